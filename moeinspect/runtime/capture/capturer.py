@@ -1,0 +1,137 @@
+"""Records the experts that the target's routers chose, as SGLang's `state_capturer` does.
+
+Mirrors `sglang/srt/state_capturer/{base,routed_experts}.py` (0.5.23): a device buffer by row of the
+running forward, a delayed device-to-host copy, and a host buffer by KV slot that starts as zeros and
+keeps no mark of what was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureShape:
+    """Sizes and contents of the capture buffers."""
+
+    layer_ids: tuple[int, ...]
+    top_k: int
+    num_experts: int
+    max_tokens: int
+    num_slots: int
+    with_weights: bool = False
+    with_margins: bool = False
+
+
+class CaptureBuffer:
+    """Ids [n, L, K] uint8 or int16, and on request weights [n, L, K] and margins [n, L] float32.
+
+    One class serves the device buffer (n = rows of a forward) and the host buffer (n = KV slots).
+    """
+
+    def __init__(self, shape: CaptureShape, n: int) -> None:
+        num_layers = len(shape.layer_ids)
+        id_dtype = torch.uint8 if shape.num_experts <= 256 else torch.int16
+        self.ids = torch.zeros(n, num_layers, shape.top_k, dtype=id_dtype)
+        self.weights = torch.zeros(n, num_layers, shape.top_k) if shape.with_weights else None
+        self.margins = torch.zeros(n, num_layers) if shape.with_margins else None
+
+    def tensors(self) -> list[torch.Tensor]:
+        """The tensors that travel together, ids first."""
+        return [t for t in (self.ids, self.weights, self.margins) if t is not None]
+
+
+class TopkCaptureOutput:
+    """The captured rows of one forward on their way to the host buffer.
+
+    `rows` are device tensors [n, ...] and become host tensors when `copy_to_host` has run on the copy
+    stream. `finalize` stores them by KV slot; it must run after the step's `copy_done`, or it reads rows
+    that have not arrived.
+    """
+
+    def __init__(self, host: CaptureBuffer, slots: torch.Tensor, rows: Sequence[torch.Tensor]) -> None:
+        self._host = host
+        self._slots = slots
+        self._device_rows = list(rows)
+        self._host_rows = [torch.zeros_like(rows_of_one) for rows_of_one in rows]
+
+    @property
+    def num_rows(self) -> int:
+        """Number of captured rows."""
+        return int(self._slots.shape[0])
+
+    def copy_to_host(self) -> None:
+        """Device to host; runs on the copy stream."""
+        for host_rows, device_rows in zip(self._host_rows, self._device_rows, strict=True):
+            host_rows.copy_(device_rows)
+
+    def finalize(self) -> None:
+        """Stores the rows in the host buffer under their KV slots; runs on the host after `copy_done`."""
+        for buffer, rows in zip(self._host.tensors(), self._host_rows, strict=True):
+            buffer[self._slots] = rows
+
+
+class RoutedExpertsCapturer:
+    """The process-wide recorder; a process that serves a target model has one, a draft never makes one."""
+
+    def __init__(self, shape: CaptureShape) -> None:
+        self.shape = shape
+        self.device_buffer = CaptureBuffer(shape, shape.max_tokens)
+        self.host_buffer = CaptureBuffer(shape, shape.num_slots)
+        self._column = {layer_id: i for i, layer_id in enumerate(shape.layer_ids)}
+
+    def has_layer(self, layer_id: int) -> bool:
+        """Whether the buffers hold a column for this absolute layer index."""
+        return layer_id in self._column
+
+    def ids_view(self, layer_id: int, num_rows: int) -> torch.Tensor:
+        """Where the ids of the running forward's first `num_rows` rows go: [num_rows, K], strided."""
+        return self.device_buffer.ids[:num_rows, self._column[layer_id]]
+
+    def capture_values(self, layer_id: int, weights: torch.Tensor, router_logits: torch.Tensor) -> None:
+        """Stores routing weights [n, K] and margins beside the ids, where the run asked for them."""
+        n, column = weights.shape[0], self._column[layer_id]
+        if self.device_buffer.weights is not None:
+            self.device_buffer.weights[:n, column] = weights
+        if self.device_buffer.margins is not None:
+            self.device_buffer.margins[:n, column] = logit_margin(router_logits, self.shape.top_k)
+
+    def on_forward_end(self, slots: torch.Tensor) -> TopkCaptureOutput:
+        """The rows of the forward that just ran, cloned before the next one overwrites the buffer.
+
+        Runs on the compute stream. `slots` [n] are the KV slots that the forward wrote.
+        """
+        n = slots.shape[0]
+        rows = [tensor[:n].clone() for tensor in self.device_buffer.tensors()]
+        return TopkCaptureOutput(self.host_buffer, slots.clone(), rows)
+
+    def rows_of(self, slots: torch.Tensor) -> list[torch.Tensor]:
+        """The host buffer's rows of these KV slots [n], ids first; whatever stands there."""
+        return [tensor[slots] for tensor in self.host_buffer.tensors()]
+
+
+def logit_margin(router_logits: torch.Tensor, top_k: int) -> torch.Tensor:
+    """k-th best minus best unselected logit of each row [n], float32; +inf if every expert is chosen."""
+    if top_k >= router_logits.shape[-1]:
+        return torch.full(router_logits.shape[:1], torch.inf)
+    best = torch.topk(router_logits.float(), top_k + 1, dim=-1).values
+    return best[:, top_k - 1] - best[:, top_k]
+
+
+CapturerFactory = Callable[[CaptureShape], RoutedExpertsCapturer]
+
+_global_capturer: RoutedExpertsCapturer | None = None
+
+
+def set_global_experts_capturer(capturer: RoutedExpertsCapturer | None) -> None:
+    """Makes `capturer` the one of this process (None: capture is off)."""
+    global _global_capturer
+    _global_capturer = capturer
+
+
+def get_global_experts_capturer() -> RoutedExpertsCapturer | None:
+    """The capturer of this process, if there is one."""
+    return _global_capturer

@@ -1,0 +1,71 @@
+"""The only way into the capturer, for every top-k backend (SGLang PR 26980)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Protocol
+
+import torch
+
+from moeinspect.runtime.capture.capturer import RoutedExpertsCapturer, get_global_experts_capturer
+from moeinspect.runtime.topk.config import TopKConfig
+
+
+class LayerWithTopK(Protocol):
+    """A MoE layer: it carries its top-k configuration."""
+
+    topk_config: TopKConfig
+
+
+class ModelWithRoutedExperts(Protocol):
+    """A model whose MoE layers can be told not to be captured."""
+
+    def layers_with_topk(self) -> Iterable[LayerWithTopK]:
+        """The MoE layers, in order."""
+
+
+def capture_routed_experts_if_allowed(
+    config: TopKConfig,
+    layer_id: int,
+    topk_ids: torch.Tensor,
+    *,
+    weights: torch.Tensor,
+    router_logits: torch.Tensor,
+) -> None:
+    """Captures the ids [n, K] of one layer of the running forward, unless the layer opted out.
+
+    Weights [n, K] and margins (from `router_logits` [n, E]) go along where the run records them.
+    """
+    view = captured_ids_view(config, layer_id, topk_ids.shape[0])
+    if view is not None:
+        view.copy_(topk_ids)
+        capture_routing_values_if_allowed(config, layer_id, weights=weights, router_logits=router_logits)
+
+
+def captured_ids_view(config: TopKConfig, layer_id: int, num_rows: int) -> torch.Tensor | None:
+    """The same gate for kernels that write the ids themselves: where to, or None if they must not."""
+    capturer = _capturer_for(config, layer_id)
+    return None if capturer is None else capturer.ids_view(layer_id, num_rows)
+
+
+def capture_routing_values_if_allowed(
+    config: TopKConfig, layer_id: int, *, weights: torch.Tensor, router_logits: torch.Tensor
+) -> None:
+    """Weights and margins behind the same gate, for backends that used `captured_ids_view`."""
+    capturer = _capturer_for(config, layer_id)
+    if capturer is not None:
+        capturer.capture_values(layer_id, weights, router_logits)
+
+
+def disable_routed_experts_capture_for_draft(model: ModelWithRoutedExperts) -> None:
+    """Opts every MoE layer of a draft model out; must run before backends and graphs are initialised."""
+    for layer in model.layers_with_topk():
+        layer.topk_config = replace(layer.topk_config, allow_routed_experts_capture=False)
+
+
+def _capturer_for(config: TopKConfig, layer_id: int) -> RoutedExpertsCapturer | None:
+    if not config.allow_routed_experts_capture:
+        return None
+    capturer = get_global_experts_capturer()
+    return capturer if capturer is not None and capturer.has_layer(layer_id) else None

@@ -1,0 +1,38 @@
+"""Every option of a run, resolved; what is recorded as the trace's `run_config`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """Options of one run of the local runtime.
+
+    `model` and `draft` are a checkpoint folder or a `builtin:` name. `num_kv_slots` None lets the runtime
+    choose enough for `max_running_requests`. `faults` never enters the recorded `run_config`.
+    """
+
+    model: str = "builtin:tiny"
+    draft: str | None = None
+    overlap: bool = True
+    disagg: bool = False
+    num_draft_tokens: int = 4
+    chunked_prefill_size: int = 64
+    max_running_requests: int = 16
+    num_kv_slots: int | None = None
+    max_new_tokens: int = 32
+    temperature: float = 0.0
+    top_p: float = 1.0
+    top_k: int = 0
+    ignore_eos: bool = False
+    seed: int = 0
+    target_only: bool = False
+    deterministic: bool = True
+    backend: str = "torch"
+    device: str = "cpu"
+    dtype: str = "float32"
+    threads: int = 1
+    weights: bool = False
+    margins: bool = False
+    faults: tuple[str, ...] = ()

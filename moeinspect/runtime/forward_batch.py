@@ -1,0 +1,40 @@
+"""What one forward of a model is asked to compute."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+
+
+class ForwardMode(Enum):
+    """The kind of a forward; its value is the word used in traces and events."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    VERIFY = "verify"
+
+
+@dataclass(slots=True)
+class ForwardBatch:
+    """Device-side inputs of one forward over N rows of B requests.
+
+    Rows of one request stand together, in position order. `slot_table[b, p]` is the KV slot of position p
+    of the batch's request b; entries past a request's allocation are slot 0, the dummy slot that belongs
+    to nobody and holds finite values.
+    """
+
+    mode: ForwardMode
+    input_ids: torch.Tensor  # [N] int64
+    positions: torch.Tensor  # [N] int64
+    out_slots: torch.Tensor  # [N] int64: where this forward stores K and V
+    row_request: torch.Tensor  # [N] int64: index into B, ascending
+    extend_lens: tuple[int, ...]  # B numbers of rows, host-known
+    slot_table: torch.Tensor  # [B, max_len] int64
+    logit_rows: torch.Tensor  # [n] int64: rows whose logits are wanted
+
+    @property
+    def num_rows(self) -> int:
+        """N, the number of real rows; padding never shows outside a layer."""
+        return self.input_ids.shape[0]
