@@ -1,1 +1,1 @@
-"""."""
+"""Recording the routed experts."""

@@ -99,13 +99,16 @@ class RoutedExpertsCapturer:
         if self.device_buffer.margins is not None:
             self.device_buffer.margins[:n, column] = logit_margin(router_logits, self.shape.top_k)
 
-    def on_forward_end(self, slots: torch.Tensor) -> TopkCaptureOutput:
+    def on_forward_end(self, slots: torch.Tensor, *, clone: bool = True) -> TopkCaptureOutput:
         """The rows of the forward that just ran, cloned before the next one overwrites the buffer.
 
-        Runs on the compute stream. `slots` [n] are the KV slots that the forward wrote.
+        Runs on the compute stream. `slots` [n] are the KV slots that the forward wrote. Without `clone`
+        the output reads the shared buffer whenever its copy runs (fault `buffer-reuse`).
         """
         n = slots.shape[0]
-        rows = [tensor[:n].clone() for tensor in self.device_buffer.tensors()]
+        rows = [tensor[:n] for tensor in self.device_buffer.tensors()]
+        if clone:
+            rows = [tensor.clone() for tensor in rows]
         return TopkCaptureOutput(self.host_buffer, slots.clone(), rows)
 
     def rows_of(self, slots: torch.Tensor) -> list[torch.Tensor]:

@@ -1,1 +1,1 @@
-"""."""
+"""Streams and events of a device."""

@@ -1,1 +1,1 @@
-"""."""
+"""Prefill worker, decode worker and balancer."""

@@ -1,1 +1,1 @@
-"""."""
+"""KV slots: who owns them and what they hold."""

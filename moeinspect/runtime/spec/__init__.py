@@ -1,1 +1,1 @@
-"""."""
+"""Speculative decoding."""

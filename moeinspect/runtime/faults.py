@@ -1,0 +1,67 @@
+"""The faults that the runtime can commit by their real mechanism, one flag at the place where it happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+SKIP_FINALIZE_PREFILL = "skip-finalize-prefill"
+DRAFT_CAPTURE = "draft-capture"
+NO_MERGE = "no-merge"
+BUFFER_REUSE = "buffer-reuse"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One known bug. `needs` maps a `RunConfig` field to the value without which nothing goes wrong."""
+
+    name: str
+    upstream: str
+    summary: str
+    needs: dict[str, object] = field(default_factory=dict)
+
+
+FAULTS: dict[str, Fault] = {
+    fault.name: fault
+    for fault in (
+        Fault(
+            SKIP_FINALIZE_PREFILL,
+            "sglang#23885",
+            "the prefill worker never finalizes its delayed copy: prompt rows stay zero",
+            {"disagg": True, "overlap": True},
+        ),
+        Fault(
+            DRAFT_CAPTURE,
+            "sglang#26980, #29685, vllm#48622",
+            "no guard keeps the draft model out of the capturer: its layers overwrite the target's",
+            {"draft": "builtin:tiny-draft"},
+        ),
+        Fault(
+            NO_MERGE,
+            "vllm router#184, sglang#22916",
+            "the balancer returns the decode worker's rows unmerged: prompt rows were never computed there",
+            {"disagg": True},
+        ),
+        Fault(
+            BUFFER_REUSE,
+            "vllm-ascend#10717, #10727",
+            "captured rows are not cloned before the next forward overwrites the buffer",
+            {"overlap": True},
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveFaults:
+    """The faults of this run, asked for by name where they happen."""
+
+    names: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> ActiveFaults:
+        """From the names of a run's configuration."""
+        return cls(frozenset(names))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.names

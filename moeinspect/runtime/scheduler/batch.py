@@ -1,0 +1,74 @@
+"""What one step is asked to do, and what comes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from moeinspect.runtime.capture.capturer import TopkCaptureOutput
+from moeinspect.runtime.device.stream import StreamEvent
+from moeinspect.runtime.forward_batch import ForwardMode
+from moeinspect.runtime.scheduler.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A stretch of one request's prompt: positions [start, start + extend_len)."""
+
+    request: Request
+    start: int
+    extend_len: int
+
+    @property
+    def completes_prompt(self) -> bool:
+        """Whether the prompt's last token is in it, so that the first output token is sampled."""
+        return self.start + self.extend_len == self.request.prompt_len
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledBatch:
+    """One step: a prefill of `chunks`, or a decode (or verify) of `requests` by one step each."""
+
+    step: int
+    mode: ForwardMode
+    requests: tuple[Request, ...]
+    chunks: tuple[Chunk, ...] = ()
+
+    @property
+    def sampling_requests(self) -> tuple[Request, ...]:
+        """The requests that get tokens from this step, in batch order."""
+        if self.mode is ForwardMode.PREFILL:
+            return tuple(chunk.request for chunk in self.chunks if chunk.completes_prompt)
+        return self.requests
+
+
+@dataclass(slots=True)
+class StepResult:
+    """Results of a launched step; host arrays are valid once `copy_done` is.
+
+    `tokens` [n, width] are the tokens sampled for the batch's `sampling_requests`, of which the first
+    `num_tokens` [n] of each count; width is 1 without a draft. `captures` are the delayed copies of the
+    step's routed experts, in the order in which its forwards ran; empty where they were stored at once.
+    """
+
+    batch: ScheduledBatch
+    device_tokens: torch.Tensor | None = None
+    device_num_tokens: torch.Tensor | None = None
+    tokens: NDArray[np.int64] | None = None
+    num_tokens: NDArray[np.int64] | None = None
+    captures: list[TopkCaptureOutput] = field(default_factory=list)
+    copy_done: StreamEvent | None = None
+
+    def outputs(self) -> list[list[int]]:
+        """The tokens of each sampling request, on the host."""
+        if self.tokens is None or self.num_tokens is None:
+            raise RuntimeError("results were read before copy_done")
+        return [row[:count].tolist() for row, count in zip(self.tokens, self.num_tokens, strict=True)]
+
+    def finalize(self) -> None:
+        """Stores the step's captured rows in the host buffer."""
+        for capture in self.captures:
+            capture.finalize()

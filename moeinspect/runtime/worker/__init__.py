@@ -1,0 +1,1 @@
+"""Running a model: from a scheduled batch to its results on the host."""
