@@ -1,0 +1,90 @@
+"""Options and values that a later version brings: refused by name, never silently ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from moeinspect.commands._options import (
+    Backend,
+    Engine,
+    LaterComparisonOptions,
+    LaterRunOptions,
+    ModelFactsOptions,
+    RunOptions,
+    SimulationOptions,
+    Transfer,
+)
+from moeinspect.errors import UsageError
+
+
+def refuse_later_run(options: LaterRunOptions) -> None:
+    """Raises UsageError if an option of a run was given that this version does not have."""
+    refuse_given(
+        ("--stop", options.stop),
+        ("--adaptive-draft", options.adaptive_draft),
+        ("--prefix-cache", options.prefix_cache),
+        ("--graph", options.graph),
+        ("--fused-shared-expert", options.fused_shared_expert),
+        ("--url", options.url is not None),
+        ("--replay", options.replay is not None),
+    )
+    refuse_above("--host-kv-slots", options.host_kv_slots, 0)
+    refuse_above("--redundant-experts", options.redundant_experts, 0)
+    refuse_above("--draft-topk", options.draft_topk, 1)
+    refuse_above("--dp-size", options.dp_size, 1)
+    refuse_above("--tp-size", options.tp_size, 1)
+    refuse_above("--pp-size", options.pp_size, 1)
+    refuse_values("--engine", options.engine, [Engine.LOCAL])
+
+
+def refuse_later_values(options: RunOptions) -> None:
+    """Raises UsageError if an option of a run has a value that this version does not have."""
+    if options.draft == "ngram":
+        raise _not_built("--draft ngram", "use builtin:tiny-draft or a checkpoint folder")
+    refuse_values("--backend", options.backend, [Backend.TORCH, Backend.TRITON])
+    if options.device == "cuda" or options.device.startswith("cuda:"):
+        raise _not_built(f"--device {options.device}", "use cpu")
+    if options.device != "cpu":
+        raise UsageError(f"--device {options.device}: no such device", "use cpu")
+
+
+def refuse_later_comparison(options: LaterComparisonOptions) -> None:
+    """Raises UsageError if an option of `diff` was given that this version does not have."""
+    refuse_given(("--noise-floor", options.noise_floor is not None))
+
+
+def refuse_later_facts(options: ModelFactsOptions) -> None:
+    """Raises UsageError if --model was given to `diff` or `check-duplicates`."""
+    refuse_given(("--model", options.model is not None))
+
+
+def refuse_later_simulation(options: SimulationOptions) -> None:
+    """Raises UsageError if an option of `disagg-sim` has a value that this version does not have."""
+    refuse_values("--transfer", options.transfer, [Transfer.SHM])
+    refuse_above("--prefill-workers", options.prefill_workers, 1)
+    refuse_above("--decode-workers", options.decode_workers, 1)
+
+
+def refuse_given(*given: tuple[str, Any]) -> None:
+    """Raises UsageError for the first option that was given."""
+    for option, value in given:
+        if value:
+            raise _not_built(option, "leave it out")
+
+
+def refuse_above(option: str, value: int, limit: int) -> None:
+    """Raises UsageError if `value` is above what this version can do."""
+    if value > limit:
+        raise _not_built(f"{option} {value}", f"leave it out (it is {limit})")
+
+
+def refuse_values(option: str, value: str, built: Iterable[str]) -> None:
+    """Raises UsageError unless `value` is one that this version has."""
+    built = list(built)
+    if value not in built:
+        raise _not_built(f"{option} {value}", f"use {' or '.join(built)}")
+
+
+def _not_built(what: str, instead: str) -> UsageError:
+    return UsageError(f"{what} is not built yet in this version", instead)

@@ -1,0 +1,116 @@
+"""From the options of a run to what `_run.record` runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from moeinspect.commands._binding import Invocation
+from moeinspect.commands._later import refuse_later_run, refuse_later_values
+from moeinspect.commands._options import CommonOptions, LaterRunOptions, RunOptions
+from moeinspect.commands._prompts import PromptLine, read_prompts, to_requests
+from moeinspect.commands._run import Run, announce
+from moeinspect.errors import UsageError
+from moeinspect.runtime.config import RunConfig
+from moeinspect.runtime.records import PromptRequest
+from moeinspect.runtime.resolve import resolve
+
+if TYPE_CHECKING:
+    from moeinspect.runtime.engine import LocalRuntime
+
+BUILTIN = "builtin:"
+
+
+@dataclass(frozen=True, slots=True)
+class RunArguments:
+    """Everything that `capture` and `disagg-sim` were given about the run."""
+
+    model: str
+    run: RunOptions
+    later: LaterRunOptions
+    common: CommonOptions
+
+
+def plan_run(
+    arguments: RunArguments, call: Invocation, *, label: str, suffix: str = "", disagg: bool = False
+) -> Run:
+    """Checks everything that can be checked without the model.
+
+    `suffix` goes into a derived name of the output; `disagg` is the run of `disagg-sim`.
+
+    Raises:
+        UsageError: an option of a later version, or options that contradict each other.
+        InputError: the prompts cannot be read.
+    """
+    options = arguments.run
+    refuse_later_run(arguments.later)
+    refuse_later_values(options)
+    config, notes = resolve(_config(arguments, disagg), _explicit_fields(call, disagg))
+    for note in notes:
+        announce(note, call.console)
+    prompts = None if options.prompts is None else read_prompts(options.prompts, call.console)
+    return Run(
+        label=label,
+        config=config,
+        output=_output(arguments, suffix),
+        force=arguments.common.force,
+        make_requests=_request_maker(prompts, options),
+        request_seeds={prompt.id: prompt.seed for prompt in prompts or () if prompt.seed is not None},
+    )
+
+
+def derived_output(model: str, suffix: str) -> Path:
+    """Name of the trace where -o names none: the model's, in the current folder."""
+    name = model.removeprefix(BUILTIN) if model.startswith(BUILTIN) else Path(model).resolve().name
+    return Path(f"{name or 'model'}{suffix}.h5")
+
+
+def absolute_model(model: str) -> str:
+    """A checkpoint folder by its absolute path, so that a later `diff` finds it from anywhere."""
+    return model if model.startswith(BUILTIN) else str(Path(model).resolve())
+
+
+def _config(arguments: RunArguments, disagg: bool) -> RunConfig:
+    options = arguments.run
+    shared = {field.name for field in fields(RunConfig)} & {field.name for field in fields(RunOptions)}
+    values = {name: getattr(options, name) for name in shared}
+    values |= {
+        "model": absolute_model(arguments.model),
+        "draft": None if options.draft == "none" else absolute_model(options.draft),
+        "disagg": options.disagg or disagg,
+        "backend": options.backend.value,
+        "dtype": options.dtype.value,
+        "faults": tuple(dict.fromkeys(options.fault)),
+    }
+    return RunConfig(**values)
+
+
+def _explicit_fields(call: Invocation, disagg: bool) -> frozenset[str]:
+    explicit = call.explicit & {field.name for field in fields(RunConfig)}
+    return explicit | {"disagg"} if disagg else explicit
+
+
+def _output(arguments: RunArguments, suffix: str) -> Path:
+    output = arguments.common.output or derived_output(arguments.model, suffix)
+    prompts = arguments.run.prompts
+    if prompts not in (None, "-") and output.exists() and output.samefile(Path(prompts or "")):
+        raise UsageError(f"--output and --prompts are both {output}", "give the trace another name")
+    return output
+
+
+def _request_maker(
+    prompts: Sequence[PromptLine] | None, options: RunOptions
+) -> Callable[[LocalRuntime], Sequence[PromptRequest]]:
+    def make(runtime: LocalRuntime) -> Sequence[PromptRequest]:
+        if prompts is not None:
+            return to_requests(
+                prompts, runtime, max_new_tokens=options.max_new_tokens, ignore_eos=options.ignore_eos
+            )
+        return [
+            PromptRequest(request_id, tuple(ids), options.max_new_tokens, ignore_eos=options.ignore_eos)
+            for request_id, ids in runtime.default_prompts()
+        ]
+
+    return make

@@ -1,0 +1,145 @@
+"""One run of the local runtime into one trace: what `capture`, `disagg-sim` and `diff`'s baseline share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from moeinspect.commands._record import event_columns, model_facts, request_record, run_info
+from moeinspect.console import Console
+from moeinspect.errors import InputError
+from moeinspect.interrupts import shielded
+from moeinspect.runtime.config import RunConfig
+from moeinspect.runtime.records import PromptRequest
+from moeinspect.trace.schema import ModelFacts
+
+if TYPE_CHECKING:
+    from moeinspect.runtime.engine import LocalRuntime
+    from moeinspect.trace.writer import TraceWriter
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What to run and where its trace goes.
+
+    `make_requests` gets the loaded runtime, since text prompts and built-in prompts need the model.
+    `request_seeds` holds the seeds that requests bring along, by id.
+    """
+
+    label: str
+    config: RunConfig
+    output: Path
+    force: bool
+    make_requests: Callable[[LocalRuntime], Sequence[PromptRequest]]
+    baseline_of: str = ""
+    expected_fingerprint: str | None = None
+    request_seeds: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class RunSummary:
+    """What a run recorded."""
+
+    output: Path
+    model: ModelFacts
+    faults: tuple[str, ...]
+    requests: int = 0
+    rows: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+
+def record(run: Run, console: Console) -> RunSummary:
+    """Runs to the end and writes every request as it ends.
+
+    An error before the first request has ended leaves no file; a later one, or an interrupt, leaves a
+    readable file with `complete` = 0.
+
+    Raises:
+        MoeinspectError: the model, a request, the output or the runtime is in trouble.
+    """
+    from moeinspect.runtime.engine import LocalRuntime  # torch takes seconds: only for a run
+    from moeinspect.trace.writer import TraceWriter, check_output_path
+
+    check_output_path(run.output, run.force)
+    with LocalRuntime(run.config) as runtime:
+        for note in runtime.notes:
+            announce(note, console)
+        requests = run.make_requests(runtime)
+        runtime.check(requests)
+        model = model_facts(runtime.model)
+        _check_fingerprint(run, model)
+        summary = RunSummary(run.output, model, runtime.config.faults)
+        info = run_info(
+            runtime.config,
+            machine_key=runtime.machine_key,
+            request_seeds=run.request_seeds,
+            baseline_of=run.baseline_of,
+        )
+        with shielded():
+            writer = TraceWriter(
+                run.output,
+                info,
+                model,
+                worker_names=runtime.worker_names,
+                with_weights=runtime.config.weights,
+                with_margins=runtime.config.margins,
+                with_events=True,
+                force=run.force,
+            )
+        try:
+            with writer:
+                _write_all(runtime, requests, writer, summary, run.label, console)
+        except Exception:
+            if summary.requests == 0:
+                run.output.unlink(missing_ok=True)
+            raise
+    return summary
+
+
+def _write_all(
+    runtime: LocalRuntime,
+    requests: Sequence[PromptRequest],
+    writer: TraceWriter,
+    summary: RunSummary,
+    label: str,
+    console: Console,
+) -> None:
+    with console.progress(label, len(requests)) as bar:
+        for finished in runtime.generate(requests):
+            with shielded():
+                writer.append(request_record(finished))
+                _append_events(runtime, writer)
+                summary.requests += 1
+            summary.rows += len(finished.expert_ids)
+            summary.drafted += finished.num_drafted
+            summary.accepted += finished.num_accepted
+            bar.advance(1, len(finished.prompt_ids) + len(finished.output_ids))
+        with shielded():
+            _append_events(runtime, writer)
+
+
+def _check_fingerprint(run: Run, model: ModelFacts) -> None:
+    if run.expected_fingerprint not in (None, model.fingerprint):
+        raise InputError(
+            f"{run.config.model}: not the model that {run.baseline_of} was recorded with "
+            f"(fingerprint {model.fingerprint}, in the trace {run.expected_fingerprint})",
+            "put the old weights back or record the trace again",
+        )
+
+
+def announce(note: str, console: Console) -> None:
+    """Shows one of the runtime's notes; the runtime marks warnings by their first word."""
+    text = note.removeprefix("warning: ")
+    if text == note:
+        console.note(note)
+    else:
+        console.warning(text)
+
+
+def _append_events(runtime: LocalRuntime, writer: TraceWriter) -> None:
+    events = runtime.drain_events()
+    if events:
+        writer.append_events(event_columns(events))

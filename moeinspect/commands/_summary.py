@@ -1,0 +1,62 @@
+"""A finished run as text or as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+from moeinspect.commands._next import diff_command
+from moeinspect.commands._options import Format
+from moeinspect.commands._run import RunSummary
+from moeinspect.console import printable
+
+
+def render_summary(summary: RunSummary, format: Format) -> str:
+    """What was recorded, as one line or as one JSON document."""
+    if format is Format.JSON:
+        return json.dumps(_summary_document(summary), allow_nan=False, indent=2)
+    line = printable(f"Wrote {summary.output}: {summary_line(summary)}")
+    return f"::notice title=moeinspect capture::{line}" if format is Format.GITHUB else line
+
+
+def summary_line(summary: RunSummary) -> str:
+    """The run in numbers."""
+    model = summary.model
+    parts = [
+        f"{summary.requests:,} request{'s' if summary.requests != 1 else ''}, {summary.rows:,} rows, "
+        f"{model.num_captured_layers} MoE layers, top-{model.top_k} of {model.num_experts} experts"
+    ]
+    if summary.drafted:
+        share = summary.accepted / summary.drafted
+        parts.append(f"{summary.accepted:,} of {summary.drafted:,} drafted tokens accepted ({share:.0%})")
+    if summary.faults:
+        parts.append(f"with the fault {', '.join(summary.faults)}")
+    return "; ".join(parts)
+
+
+def list_faults(format: Format) -> str:
+    """The faults that --fault knows, one a line or as one JSON document."""
+    from moeinspect.runtime.faults import FAULTS
+
+    if format is Format.JSON:
+        document = {"schema": "moeinspect-faults/1", "faults": [asdict(fault) for fault in FAULTS.values()]}
+        return json.dumps(document, allow_nan=False, indent=2)
+    width = max(map(len, FAULTS))
+    return "\n".join(f"{name:<{width}}  {fault.summary} ({fault.upstream})" for name, fault in FAULTS.items())
+
+
+def _summary_document(summary: RunSummary) -> dict[str, object]:
+    return {
+        "schema": "moeinspect-capture/1",
+        "command": "capture",
+        "output": str(summary.output),
+        "requests": summary.requests,
+        "rows": summary.rows,
+        "layers": summary.model.num_captured_layers,
+        "top_k": summary.model.top_k,
+        "num_experts": summary.model.num_experts,
+        "num_drafted": summary.drafted,
+        "num_accepted": summary.accepted,
+        "injected_faults": list(summary.faults),
+        "next": diff_command(summary.output),
+    }
