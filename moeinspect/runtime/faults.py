@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 SKIP_FINALIZE_PREFILL = "skip-finalize-prefill"
 DRAFT_CAPTURE = "draft-capture"
@@ -18,7 +19,7 @@ class Fault:
     name: str
     upstream: str
     summary: str
-    needs: dict[str, object] = field(default_factory=dict)
+    needs: Mapping[str, Any] = field(default_factory=dict)
 
 
 FAULTS: dict[str, Fault] = {

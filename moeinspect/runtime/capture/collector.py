@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from moeinspect.runtime.capture.capturer import RoutedExpertsCapturer
@@ -61,7 +62,7 @@ class RowCollector:
     def collect(self, request: Request, start: int, end: int) -> CollectedRows:
         """The rows of positions [start, end), whatever stands under their slots."""
         slots = request.slots[start:end]
-        ids, *values = (tensor.numpy() for tensor in self._capturer.rows_of(_as_index(slots)))
+        ids, *values = (tensor.numpy() for tensor in self._capturer.rows_of(torch.from_numpy(slots)))
         if ids.dtype == np.int16:
             ids = ids.view(np.uint16)
         shape = self._capturer.shape
@@ -75,9 +76,3 @@ class RowCollector:
             weights=values.pop(0) if shape.with_weights else None,
             margin=values.pop(0) if shape.with_margins else None,
         )
-
-
-def _as_index(slots: NDArray[np.int64]) -> Any:
-    import torch
-
-    return torch.from_numpy(np.ascontiguousarray(slots))

@@ -17,7 +17,8 @@ class Request:
     """Host-side state of one request.
 
     `prefilled_len` counts prompt tokens that were scheduled, `inflight` steps that were launched and not
-    yet processed. `slots` holds the KV slot of every position the request may ever reach.
+    yet processed, `inflight_samples` those of them that add output tokens. `slots` holds the KV slot of
+    every position the request may ever reach.
     """
 
     prompt: PromptRequest
@@ -27,8 +28,10 @@ class Request:
     slots: NDArray[np.int64] = field(default_factory=lambda: NO_SLOTS)
     prefilled_len: int = 0
     inflight: int = 0
+    inflight_samples: int = 0
     output_ids: list[int] = field(default_factory=list)
     finish_reason: str | None = None
+    is_collected: bool = False
     num_drafted: int = 0
     num_accepted: int = 0
 
@@ -58,7 +61,7 @@ class Request:
         return (
             self.is_prefilled
             and not self.is_finished
-            and len(self.output_ids) + self.inflight < self.prompt.max_new_tokens
+            and len(self.output_ids) + self.inflight_samples < self.prompt.max_new_tokens
         )
 
     def append_outputs(self, tokens: list[int]) -> int:

@@ -1,0 +1,155 @@
+"""The runtime as the commands see it: load, check, run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+
+from moeinspect.errors import InputError, UsageError
+from moeinspect.runtime import unified
+from moeinspect.runtime.config import RunConfig
+from moeinspect.runtime.device.stream import Jitter
+from moeinspect.runtime.disagg import worker_args
+from moeinspect.runtime.disagg.balancer import Balancer
+from moeinspect.runtime.disagg.messages import Submit
+from moeinspect.runtime.faults import DRAFT_CAPTURE
+from moeinspect.runtime.machine import machine_key
+from moeinspect.runtime.models.default_prompts import default_prompts
+from moeinspect.runtime.models.tokenizer import load_tokenizer
+from moeinspect.runtime.plan import check_requests, make_plan
+from moeinspect.runtime.records import Event, FinishedRequest, ModelSummary, PromptRequest
+from moeinspect.runtime.sampling import derive_seed
+from moeinspect.runtime.scheduler.policy import SchedulePolicy
+from moeinspect.runtime.scheduler.request import Request
+from moeinspect.runtime.worker.worker import kv_shapes, load_models
+
+
+class LocalRuntime:
+    """Runs requests through the local MoE runtime and hands out each with its routed experts.
+
+    `config` must have been through `resolve`. `policy` and `jitter` replace choices and timing that must
+    not change any result; tests use them.
+
+    Raises:
+        InputError: a checkpoint cannot be loaded.
+        UsageError: target and draft do not fit together.
+    """
+
+    def __init__(
+        self, config: RunConfig, *, policy: SchedulePolicy | None = None, jitter: Jitter | None = None
+    ) -> None:
+        self.config = config
+        self._policy = policy
+        self._jitter = jitter
+        models = load_models(config)
+        self._model_configs = [model.config for model in models]
+        target = self._model_configs[0]
+        if len(models) == 2:
+            _check_draft(config, self._model_configs[0].vocab_size, self._model_configs[1].vocab_size)
+            _check_draft_capture(config, target.top_k, self._model_configs[1].top_k)
+        self.model = ModelSummary(
+            name=target.name,
+            architecture=target.architecture,
+            fingerprint=target.fingerprint,
+            num_hidden_layers=target.num_hidden_layers,
+            num_experts=target.num_experts,
+            top_k=target.top_k,
+            moe_layers=target.moe_layers,
+            vocab_size=target.vocab_size,
+        )
+        self.eos_token_ids = target.eos_token_ids
+        self.machine_key = machine_key(config)
+        self.worker_names = worker_args.WORKER_NAMES if config.disagg else unified.WORKER_NAMES
+        self._tokenizer = load_tokenizer(config.model)
+        self._server: unified.UnifiedServer | Balancer | None = None
+
+    def __enter__(self) -> LocalRuntime:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether prompts can be given as text."""
+        return self._tokenizer is not None
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Token ids of `text`.
+
+        Raises:
+            InputError: the model has no tokenizer.
+        """
+        if self._tokenizer is None:
+            raise InputError(
+                f"{self.config.model} has no tokenizer.json, so prompts cannot be text",
+                "give input_ids instead of prompt",
+            )
+        return self._tokenizer.encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of token ids; empty where the model has no tokenizer."""
+        return "" if self._tokenizer is None else self._tokenizer.decode(ids)
+
+    def default_prompts(self) -> list[tuple[str, tuple[int, ...]]]:
+        """The built-in prompts for this model: ids and token ids."""
+        return default_prompts(self._model_configs[0], self._tokenizer)
+
+    def check(self, requests: Sequence[PromptRequest]) -> None:
+        """Refuses requests that cannot run; see `plan.check_requests`."""
+        limit = min(model.max_position_embeddings for model in self._model_configs)
+        check_requests(self.config, requests, self.model.vocab_size, limit)
+
+    def generate(self, requests: Sequence[PromptRequest]) -> Iterator[FinishedRequest]:
+        """Runs the requests; yields each when it ends, in the order in which they end.
+
+        Raises:
+            InputError: a request cannot run.
+            EngineError: a forward failed, or a worker failed or died.
+        """
+        self.check(requests)
+        plan = make_plan(self.config, requests)
+        if self.config.disagg:
+            shapes = kv_shapes(self.config, plan, self._model_configs)
+            balancer = Balancer(self.config, plan, shapes, frozenset(self.eos_token_ids), self._jitter)
+            self._server = balancer
+            yield from balancer.run([Submit(prompt, self._seed(prompt)) for prompt in requests])
+        else:
+            server = unified.UnifiedServer(self.config, plan, policy=self._policy, jitter=self._jitter)
+            self._server = server
+            yield from server.run([self._request(prompt) for prompt in requests])
+
+    def drain_events(self) -> list[Event]:
+        """What ran where and when, since the last call."""
+        return [] if self._server is None else self._server.drain_events()
+
+    def close(self) -> None:
+        """Ends threads and worker processes in bounded time."""
+        if self._server is not None:
+            self._server.close()
+
+    def _seed(self, prompt: PromptRequest) -> int:
+        return derive_seed(self.config.seed, prompt.id) if prompt.seed is None else prompt.seed
+
+    def _request(self, prompt: PromptRequest) -> Request:
+        eos = frozenset[int]() if prompt.ignore_eos else frozenset(self.eos_token_ids)
+        return Request(prompt, self._seed(prompt), eos)
+
+
+def _check_draft(config: RunConfig, target_vocab: int, draft_vocab: int) -> None:
+    if target_vocab != draft_vocab:
+        raise UsageError(
+            f"--draft {config.draft} has a vocabulary of {draft_vocab}, the target {config.model} of "
+            f"{target_vocab}",
+            "use a draft that was made for this target",
+        )
+
+
+def _check_draft_capture(config: RunConfig, target_top_k: int, draft_top_k: int) -> None:
+    if DRAFT_CAPTURE in config.faults and target_top_k != draft_top_k:
+        raise UsageError(
+            f"--fault {DRAFT_CAPTURE} needs a draft with top-k {target_top_k}, not {draft_top_k}",
+            "use another draft",
+        )

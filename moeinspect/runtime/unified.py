@@ -1,0 +1,79 @@
+"""Prefill and decode in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from moeinspect.runtime.capture.collector import CollectedRows
+from moeinspect.runtime.config import RunConfig
+from moeinspect.runtime.device.stream import Jitter
+from moeinspect.runtime.plan import Plan
+from moeinspect.runtime.records import Event, FinishedRequest
+from moeinspect.runtime.results import finished_request
+from moeinspect.runtime.scheduler.policy import SchedulePolicy
+from moeinspect.runtime.scheduler.request import Request
+from moeinspect.runtime.scheduler.scheduler import Scheduler
+from moeinspect.runtime.worker.worker import Worker
+
+WORKER_NAMES = ("unified",)
+
+
+class UnifiedServer:
+    """One worker that does everything; the host side runs in the calling thread."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        plan: Plan,
+        *,
+        policy: SchedulePolicy | None = None,
+        jitter: Jitter | None = None,
+    ) -> None:
+        self._overlap = config.overlap
+        self._ended: list[FinishedRequest] = []
+        self._worker = Worker(config, plan, 0, jitter=jitter)
+        self._scheduler = Scheduler(
+            self._worker.runner,
+            self._worker.pool,
+            self._worker.collector,
+            self._worker.device,
+            policy or SchedulePolicy(config.chunked_prefill_size),
+            self._on_finished,
+        )
+
+    def run(self, requests: Sequence[Request]) -> Iterator[FinishedRequest]:
+        """Runs the requests to their ends; yields each as it ends.
+
+        Raises:
+            EngineError: a forward failed.
+        """
+        scheduler = self._scheduler
+        for request in requests:
+            scheduler.add(request)
+        loop = scheduler.overlap_loop if self._overlap else scheduler.normal_loop
+        for _ in loop(lambda _idle: scheduler.has_requests):
+            ended, self._ended = self._ended, []
+            yield from ended
+        scheduler.pool.check_integrity()
+
+    def drain_events(self) -> list[Event]:
+        """Events since the last call."""
+        return self._worker.log.drain()
+
+    def close(self) -> None:
+        """Ends the device's threads."""
+        self._worker.close()
+
+    def _on_finished(self, request: Request, rows: CollectedRows) -> None:
+        self._ended.append(
+            finished_request(
+                request.prompt,
+                np.asarray(request.output_ids, dtype=np.int32),
+                request.finish_reason or "",
+                rows,
+                num_drafted=request.num_drafted,
+                num_accepted=request.num_accepted,
+            )
+        )

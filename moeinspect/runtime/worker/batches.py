@@ -1,0 +1,64 @@
+"""Builds the device-side inputs of a forward from a scheduled batch and the device state."""
+
+from __future__ import annotations
+
+import torch
+
+from moeinspect.runtime.forward_batch import ForwardBatch, ForwardMode
+from moeinspect.runtime.scheduler.batch import ScheduledBatch
+from moeinspect.runtime.worker.device_state import DeviceState
+
+
+def prefill_inputs(batch: ScheduledBatch, table_rows: torch.Tensor, state: DeviceState) -> ForwardBatch:
+    """Chunks of prompts, as the host knows them; logits for the last row of each completed prompt.
+
+    `table_rows` [B] are those of the batch's requests.
+    """
+    ids: list[int] = []
+    positions: list[int] = []
+    row_request: list[int] = []
+    logit_rows: list[int] = []
+    for b, chunk in enumerate(batch.chunks):
+        end = chunk.start + chunk.extend_len
+        ids.extend(chunk.request.prompt.prompt_ids[chunk.start : end])
+        positions.extend(range(chunk.start, end))
+        row_request.extend([b] * chunk.extend_len)
+        if chunk.completes_prompt:
+            logit_rows.append(len(ids) - 1)
+    positions_N = torch.tensor(positions)
+    row_request_N = torch.tensor(row_request)
+    slot_table = state.slot_table[table_rows]
+    return ForwardBatch(
+        mode=ForwardMode.PREFILL,
+        input_ids=torch.tensor(ids),
+        positions=positions_N,
+        out_slots=slot_table[row_request_N, positions_N],
+        row_request=row_request_N,
+        extend_lens=tuple(chunk.extend_len for chunk in batch.chunks),
+        slot_table=slot_table,
+        logit_rows=torch.tensor(logit_rows, dtype=torch.int64),
+    )
+
+
+def extend_inputs(
+    mode: ForwardMode, table_rows: torch.Tensor, ids: torch.Tensor, start: torch.Tensor, state: DeviceState
+) -> ForwardBatch:
+    """The same number of tokens for each request: `ids` [B, n] from positions `start` [B] on.
+
+    Positions and tokens are read from the device state, which the host does not know yet. Logits for all
+    rows.
+    """
+    num_requests, width = ids.shape
+    positions = (start[:, None] + torch.arange(width)).reshape(-1)
+    row_request = torch.arange(num_requests).repeat_interleave(width)
+    slot_table = state.slot_table[table_rows]
+    return ForwardBatch(
+        mode=mode,
+        input_ids=ids.reshape(-1),
+        positions=positions,
+        out_slots=slot_table[row_request, positions],
+        row_request=row_request,
+        extend_lens=(width,) * num_requests,
+        slot_table=slot_table,
+        logit_rows=torch.arange(num_requests * width),
+    )

@@ -1,0 +1,124 @@
+"""Everything that one process needs to serve the target, put together in the order that matters."""
+
+from __future__ import annotations
+
+import torch
+
+from moeinspect.runtime.capture.capturer import (
+    CaptureShape,
+    RoutedExpertsCapturer,
+    set_global_experts_capturer,
+)
+from moeinspect.runtime.capture.collector import RowCollector
+from moeinspect.runtime.config import RunConfig
+from moeinspect.runtime.device.event_log import EventLog
+from moeinspect.runtime.device.stream import Device, Jitter
+from moeinspect.runtime.faults import ActiveFaults
+from moeinspect.runtime.memory.kv_cache import KVCache, KVShape
+from moeinspect.runtime.memory.request_pool import RequestPool
+from moeinspect.runtime.models.config import ModelConfig
+from moeinspect.runtime.models.loader import load_model
+from moeinspect.runtime.models.qwen3_moe import Qwen3MoeForCausalLM
+from moeinspect.runtime.plan import Plan
+from moeinspect.runtime.sampling import SamplingParams
+from moeinspect.runtime.spec.draft_runner import DraftRunner
+from moeinspect.runtime.worker.device_state import DeviceState
+from moeinspect.runtime.worker.model_runner import ModelRunner
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class Worker:
+    """A target, its capturer, perhaps a draft, and the device they run on; one a process.
+
+    `kv_storage` gives the memory of the KV caches, target first, where another process must reach it.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        plan: Plan,
+        index: int,
+        *,
+        kv_storage: list[torch.Tensor] | None = None,
+        jitter: Jitter | None = None,
+    ) -> None:
+        self.log = EventLog(index)
+        self.faults = ActiveFaults.of(config.faults)
+        models = load_models(config)
+        target = models[0]
+        self.kv_caches = [
+            KVCache(shape, None if kv_storage is None else kv_storage[i])
+            for i, shape in enumerate(kv_shapes(config, plan, [model.config for model in models]))
+        ]
+        capturer = RoutedExpertsCapturer(_capture_shape(config, plan, target))
+        set_global_experts_capturer(capturer)
+        self.device = Device(config.threads, self.log, jitter)
+        state = DeviceState(
+            plan.max_running_requests,
+            plan.max_len,
+            SamplingParams(config.temperature, config.top_p, config.top_k),
+        )
+        draft = None
+        if len(models) == 2:
+            draft = DraftRunner(
+                models[1],
+                self.kv_caches[1],
+                state,
+                backend=config.backend,
+                num_draft_tokens=config.num_draft_tokens,
+                delayed_copy=config.overlap,
+                faults=self.faults,
+            )
+        target.init_topk_backend(config.backend)
+        self.runner = ModelRunner(
+            target,
+            self.kv_caches[0],
+            state,
+            self.device,
+            capturer,
+            draft=draft,
+            delayed_copy=config.overlap,
+            faults=self.faults,
+        )
+        self.pool = RequestPool(plan.max_running_requests, plan.num_slots, plan.lookahead)
+        self.collector = RowCollector(capturer, plan.num_slots, index)
+
+    def close(self) -> None:
+        """Ends the device's threads and takes the capturer out of the process."""
+        self.device.close()
+        set_global_experts_capturer(None)
+
+
+def load_models(config: RunConfig) -> list[Qwen3MoeForCausalLM]:
+    """The target, and the draft if the run has one."""
+    names = [config.model] if config.draft is None else [config.model, config.draft]
+    return [
+        load_model(name, dtype=DTYPES[config.dtype], deterministic=config.deterministic) for name in names
+    ]
+
+
+def kv_shapes(config: RunConfig, plan: Plan, models: list[ModelConfig]) -> list[KVShape]:
+    """Sizes of the KV cache of each model."""
+    return [
+        KVShape(
+            num_layers=model.num_hidden_layers,
+            num_slots=plan.num_slots,
+            num_kv_heads=model.num_key_value_heads,
+            head_dim=model.head_dim,
+            dtype=DTYPES[config.dtype],
+        )
+        for model in models
+    ]
+
+
+def _capture_shape(config: RunConfig, plan: Plan, target: Qwen3MoeForCausalLM) -> CaptureShape:
+    return CaptureShape(
+        layer_ids=target.config.moe_layers,
+        top_k=target.config.top_k,
+        num_experts=target.config.num_experts,
+        max_tokens=plan.max_tokens,
+        num_slots=plan.num_slots,
+        with_weights=config.weights,
+        with_margins=config.margins,
+    )
