@@ -1,0 +1,74 @@
+import numpy as np
+import pytest
+import torch
+
+from moeinspect.runtime.sampling import SamplingParams, derive_seed, sample, uniform
+
+LOGITS = torch.tensor([0.3, 2.0, -1.0, 2.0, 0.9, -4.0])
+
+
+def draw(params, count=4000, seed=11):
+    return sample(LOGITS.repeat(count, 1), [seed] * count, list(range(count)), params)
+
+
+def shares(tokens):
+    return np.bincount(tokens.numpy(), minlength=len(LOGITS)) / len(tokens)
+
+
+def test_greedy_takes_the_best_and_the_lowest_id_on_ties():
+    assert sample(LOGITS[None], [0], [0], SamplingParams()).tolist() == [1]
+
+
+def test_shares_follow_the_softmax_at_this_temperature():
+    expected = torch.softmax(LOGITS / 1.5, -1).numpy()
+    assert np.abs(shares(draw(SamplingParams(temperature=1.5))) - expected).max() < 0.03
+
+
+def test_top_k_keeps_the_k_best_and_renormalises():
+    expected = torch.softmax(LOGITS, -1).numpy().copy()
+    expected[[2, 5, 0]] = 0
+    seen = shares(draw(SamplingParams(temperature=1.0, top_k=3)))
+    assert np.abs(seen - expected / expected.sum()).max() < 0.03
+    assert seen[[2, 5, 0]].sum() == 0
+
+
+@pytest.mark.parametrize("top_p", [0.1, 0.5, 0.9, 0.99])
+def test_top_p_keeps_the_smallest_set_that_reaches_it(top_p):
+    p = torch.softmax(LOGITS.double(), -1).numpy()
+    order = np.argsort(-p, kind="stable")
+    kept, mass = [], 0.0
+    for token in order:
+        kept.append(int(token))
+        mass += p[token]
+        if mass >= top_p:
+            break
+    seen = set(draw(SamplingParams(temperature=1.0, top_p=top_p)).tolist())
+    assert seen <= set(kept)
+    assert {t for t in kept if p[t] > 0.01} <= seen
+
+
+def test_a_token_depends_on_seed_position_and_its_own_logits_only():
+    params = SamplingParams(temperature=1.0, top_p=0.95)
+    g = torch.Generator().manual_seed(0)
+    logits = torch.randn(40, 50, generator=g)
+    seeds, positions = [5, 6] * 20, list(range(40))
+    together = sample(logits, seeds, positions, params)
+    alone = [
+        sample(logits[i : i + 1], seeds[i : i + 1], positions[i : i + 1], params).item() for i in range(40)
+    ]
+    assert together.tolist() == alone
+
+
+def test_random_numbers_are_uniform_and_independent_of_neighbours():
+    values = np.array([[uniform(seed, position) for position in range(200)] for seed in range(50)])
+    assert values.min() >= 0 and values.max() < 1
+    assert abs(values.mean() - 0.5) < 0.01
+    assert np.abs(np.histogram(values, bins=10)[0] / values.size - 0.1).max() < 0.01
+    assert abs(np.corrcoef(values[:, :-1].ravel(), values[:, 1:].ravel())[0, 1]) < 0.05
+    assert abs(np.corrcoef(values[:-1].ravel(), values[1:].ravel())[0, 1]) < 0.05
+
+
+def test_derived_seeds_differ_by_run_and_by_request():
+    seeds = {derive_seed(run, request) for run in range(5) for request in ("a", "b", "1", "11")}
+    assert len(seeds) == 20
+    assert derive_seed(1, "a") == derive_seed(1, "a")
