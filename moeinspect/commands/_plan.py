@@ -11,7 +11,8 @@ from moeinspect.commands._binding import Invocation
 from moeinspect.commands._later import refuse_later_run, refuse_later_values
 from moeinspect.commands._options import CommonOptions, LaterRunOptions, RunOptions
 from moeinspect.commands._prompts import PromptLine, read_prompts, to_requests
-from moeinspect.commands._run import Run, announce
+from moeinspect.commands._run import Run
+from moeinspect.console import Console
 from moeinspect.errors import UsageError
 from moeinspect.runtime.config import RunConfig
 from moeinspect.runtime.records import PromptRequest
@@ -49,7 +50,7 @@ def plan_run(
     refuse_later_values(options)
     config, notes = resolve(_config(arguments, disagg), _explicit_fields(call, disagg))
     for note in notes:
-        announce(note, call.console)
+        _announce(note, call.console)
     prompts = None if options.prompts is None else read_prompts(options.prompts, call.console)
     return Run(
         label=label,
@@ -98,6 +99,15 @@ def _output(arguments: RunArguments, suffix: str) -> Path:
     if prompts not in (None, "-") and output.exists() and output.samefile(Path(prompts or "")):
         raise UsageError(f"--output and --prompts are both {output}", "give the trace another name")
     return output
+
+
+def _announce(note: str, console: Console) -> None:
+    """Shows a note on the resolved options; warnings are marked by their first word."""
+    text = note.removeprefix("warning: ")
+    if text == note:
+        console.note(note)
+    else:
+        console.warning(text)
 
 
 def _request_maker(

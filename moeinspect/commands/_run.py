@@ -65,8 +65,6 @@ def record(run: Run, console: Console) -> RunSummary:
 
     check_output_path(run.output, run.force)
     with LocalRuntime(run.config) as runtime:
-        for note in runtime.notes:
-            announce(note, console)
         requests = run.make_requests(runtime)
         runtime.check(requests)
         model = model_facts(runtime.model)
@@ -128,15 +126,6 @@ def _check_fingerprint(run: Run, model: ModelFacts) -> None:
             f"(fingerprint {model.fingerprint}, in the trace {run.expected_fingerprint})",
             "put the old weights back or record the trace again",
         )
-
-
-def announce(note: str, console: Console) -> None:
-    """Shows one of the runtime's notes; the runtime marks warnings by their first word."""
-    text = note.removeprefix("warning: ")
-    if text == note:
-        console.note(note)
-    else:
-        console.warning(text)
 
 
 def _append_events(runtime: LocalRuntime, writer: TraceWriter) -> None:
