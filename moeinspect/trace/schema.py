@@ -111,6 +111,12 @@ class ModelFacts:
         """Smallest type of the ids: uint8 up to 256 experts, else uint16."""
         return np.dtype(np.uint8 if self.num_experts <= 256 else np.uint16)
 
+    def layer_indices(self) -> NDArray[np.int64]:
+        """Absolute layer index of each position of axis 1 of the ids [L]."""
+        if self.layer_axis == "all":
+            return np.arange(self.num_hidden_layers, dtype=np.int64)
+        return np.asarray(self.moe_layers, dtype=np.int64)
+
 
 @dataclass(slots=True)
 class RequestRecord:
@@ -244,6 +250,4 @@ class Trace:
 
     def axis_layers(self) -> NDArray[np.int64]:
         """Absolute layer index of each position of axis 1 of the ids [L]."""
-        if self.model.layer_axis == "all":
-            return np.arange(self.model.num_hidden_layers, dtype=np.int64)
-        return np.asarray(self.model.moe_layers, dtype=np.int64)
+        return self.model.layer_indices()
