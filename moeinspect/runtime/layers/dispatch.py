@@ -1,0 +1,47 @@
+"""Sorts the rows of a batch by expert."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchPlan:
+    """Rows standing expert by expert, each expert's padded to whole tiles.
+
+    `source_row` [P] is the batch row at each padded place (row 0 where there is none: its result is not
+    read); `result_row` [N * K] is the place of each choice, in router order. `experts` and `sizes` say which
+    expert computes each successive piece of rows.
+    """
+
+    source_row: torch.Tensor
+    result_row: torch.Tensor
+    experts: list[int]
+    sizes: list[int]
+
+
+def plan_dispatch(topk_ids: torch.Tensor, num_experts: int, tile: int | None) -> DispatchPlan:
+    """Plans the experts' work for `topk_ids` [N, K]; pieces are tiles, or whole experts if `tile` is None."""
+    K = topk_ids.shape[1]
+    flat = topk_ids.reshape(-1).long()
+    order = torch.argsort(flat, stable=True)
+    counts = torch.bincount(flat, minlength=num_experts)
+    padded = counts if tile is None else (counts + (tile - 1)) // tile * tile
+    starts = padded.cumsum(0) - padded
+    by_expert = flat[order]
+    shift = (starts - (counts.cumsum(0) - counts))[by_expert]
+    place = torch.arange(order.shape[0]) + shift
+    pieces = _pieces(padded.tolist(), tile)
+    source = flat.new_zeros(sum(size for _, size in pieces))
+    source[place] = order // K
+    result = torch.empty_like(order)
+    result[order] = place
+    return DispatchPlan(source, result, [e for e, _ in pieces], [size for _, size in pieces])
+
+
+def _pieces(rows_of_expert: list[int], tile: int | None) -> list[tuple[int, int]]:
+    if tile is None:
+        return [(expert, rows) for expert, rows in enumerate(rows_of_expert) if rows]
+    return [(expert, tile) for expert, rows in enumerate(rows_of_expert) for _ in range(rows // tile)]

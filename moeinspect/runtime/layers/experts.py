@@ -1,0 +1,50 @@
+"""The experts of a MoE layer: only those that were chosen run, each on fixed tiles of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from moeinspect.runtime.layers.dispatch import DispatchPlan, plan_dispatch
+from moeinspect.runtime.layers.mlp import swiglu
+from moeinspect.runtime.layers.tiles import EXPERT_TILE, tile_rows
+from moeinspect.runtime.topk.backend import TopKOutput
+
+
+class Experts:
+    """SwiGLU experts: `gate_up` [E, 2 I, H] holds gate, then up; `down` [E, H, I]."""
+
+    def __init__(self, gate_up: torch.Tensor, down: torch.Tensor, *, tiled: bool) -> None:
+        self._gate_up_t = [weight.t() for weight in gate_up]
+        self._down_t = [weight.t() for weight in down]
+        self._num_experts, self._hidden, intermediate = down.shape
+        self._tile = tile_rows(EXPERT_TILE, self._hidden, intermediate) if tiled else None
+
+    def __call__(self, x: torch.Tensor, chosen: TopKOutput) -> torch.Tensor:
+        """Sum over each row's experts, weighted, in router order: x [N, H] to [N, H]."""
+        N, K = chosen.ids.shape
+        plan = plan_dispatch(chosen.ids, self._num_experts, self._tile)
+        gathered = x.index_select(0, plan.source_row)
+        gate_up = _grouped_product(gathered, self._gate_up_t, plan)
+        computed = _grouped_product(swiglu(gate_up, self._tile), self._down_t, plan)
+        outputs = computed.index_select(0, plan.result_row).view(N, K, self._hidden)
+        return _weighted_sum(outputs, chosen.weights).to(x.dtype)
+
+
+def _grouped_product(x: torch.Tensor, weights_t: Sequence[torch.Tensor], plan: DispatchPlan) -> torch.Tensor:
+    """Each piece of rows [P, in] times its expert's transposed weight [in, out]: [P, out]."""
+    result = x.new_empty(x.shape[0], weights_t[0].shape[1])
+    pieces = zip(plan.experts, torch.split(x, plan.sizes), torch.split(result, plan.sizes), strict=True)
+    for expert, rows, out in pieces:
+        torch.mm(rows, weights_t[expert], out=out)
+    return result
+
+
+def _weighted_sum(outputs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Sum of `outputs` [N, K, H] weighted by `weights` [N, K], one expert after another, in float32."""
+    weighted = outputs.float() * weights.unsqueeze(-1)
+    total = weighted[:, 0]
+    for k in range(1, weighted.shape[1]):
+        total = total + weighted[:, k]
+    return total

@@ -1,0 +1,120 @@
+"""Builds a model from its tensors: own, aligned copies in the dtype of the run, fused where it helps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from moeinspect.runtime.layers.attention_plan import HeadLayout
+from moeinspect.runtime.layers.experts import Experts
+from moeinspect.runtime.layers.linear import Linear
+from moeinspect.runtime.layers.mlp import DenseMLP
+from moeinspect.runtime.layers.moe import MoELayer
+from moeinspect.runtime.layers.norm import RMSNorm
+from moeinspect.runtime.layers.tiles import ROW_TILE, tile_rows
+from moeinspect.runtime.models.config import ModelConfig
+from moeinspect.runtime.models.qwen3_moe import Attention, DecoderLayer, Qwen3MoeForCausalLM
+from moeinspect.runtime.models.weights import WeightSource
+from moeinspect.runtime.topk.config import TopKConfig
+
+
+def assemble(
+    config: ModelConfig, source: WeightSource, *, dtype: torch.dtype, deterministic: bool
+) -> Qwen3MoeForCausalLM:
+    """Reads all weights; the source must hold them in their expected shapes."""
+    return _Assembler(config, source, dtype, deterministic).model()
+
+
+class _Assembler:
+    def __init__(
+        self, config: ModelConfig, source: WeightSource, dtype: torch.dtype, deterministic: bool
+    ) -> None:
+        self._config = config
+        self._source = source
+        self._dtype = dtype
+        self._heads = HeadLayout(config.num_attention_heads, config.num_key_value_heads, config.head_dim)
+        self._tile = _row_tile(config) if deterministic else None
+
+    def model(self) -> Qwen3MoeForCausalLM:
+        config = self._config
+        embedding = self._read("model.embed_tokens.weight")
+        head = embedding if config.tie_word_embeddings else self._read("lm_head.weight")
+        return Qwen3MoeForCausalLM(
+            config,
+            embedding=embedding,
+            layers=[self._layer(i) for i in range(config.num_hidden_layers)],
+            norm=self._norm("model.norm"),
+            lm_head=Linear(head, None, self._tile),
+            tile=self._tile,
+        )
+
+    def _layer(self, layer: int) -> DecoderLayer:
+        prefix = f"model.layers.{layer}"
+        return DecoderLayer(
+            input_norm=self._norm(f"{prefix}.input_layernorm"),
+            attention=self._attention(layer, f"{prefix}.self_attn"),
+            post_attention_norm=self._norm(f"{prefix}.post_attention_layernorm"),
+            mlp=self._moe(layer, f"{prefix}.mlp")
+            if layer in self._config.moe_layers
+            else self._dense(f"{prefix}.mlp"),
+        )
+
+    def _attention(self, layer: int, prefix: str) -> Attention:
+        heads = self._heads
+        q_norm, k_norm = self._read(f"{prefix}.q_norm.weight"), self._read(f"{prefix}.k_norm.weight")
+        norm = torch.cat([q_norm.expand(heads.num_heads, -1), k_norm.expand(heads.num_kv_heads, -1)])
+        return Attention(
+            layer_id=layer,
+            heads=heads,
+            qkv=self._linear([f"{prefix}.{name}_proj" for name in "qkv"], self._config.attention_bias),
+            qk_norm=RMSNorm(norm, self._config.rms_norm_eps, self._tile),
+            output=self._linear([f"{prefix}.o_proj"], self._config.attention_bias),
+        )
+
+    def _dense(self, prefix: str) -> DenseMLP:
+        gate_up = self._read(f"{prefix}.gate_proj.weight", f"{prefix}.up_proj.weight")
+        return DenseMLP(gate_up, self._read(f"{prefix}.down_proj.weight"), self._tile)
+
+    def _moe(self, layer: int, prefix: str) -> MoELayer:
+        config = self._config
+        E, H, I = config.num_experts, config.hidden_size, config.moe_intermediate_size  # noqa: E741
+        gate_up = torch.empty(E, 2 * I, H, dtype=self._dtype)
+        down = torch.empty(E, H, I, dtype=self._dtype)
+        for expert in range(E):
+            name = f"{prefix}.experts.{expert}"
+            gate_up[expert, :I] = self._source.tensor(f"{name}.gate_proj.weight")
+            gate_up[expert, I:] = self._source.tensor(f"{name}.up_proj.weight")
+            down[expert] = self._source.tensor(f"{name}.down_proj.weight")
+        return MoELayer(
+            layer,
+            TopKConfig(top_k=config.top_k, renormalize=config.norm_topk_prob),
+            Linear(self._read(f"{prefix}.gate.weight"), None, self._tile),
+            Experts(gate_up, down, tiled=self._tile is not None),
+        )
+
+    def _norm(self, prefix: str) -> RMSNorm:
+        return RMSNorm(self._read(f"{prefix}.weight"), self._config.rms_norm_eps, self._tile)
+
+    def _linear(self, prefixes: Sequence[str], with_bias: bool) -> Linear:
+        weight = self._read(*(f"{prefix}.weight" for prefix in prefixes))
+        bias = self._read(*(f"{prefix}.bias" for prefix in prefixes)) if with_bias else None
+        return Linear(weight, bias, self._tile)
+
+    def _read(self, *names: str) -> torch.Tensor:
+        """Copies tensors of equal width, one below the other, into new memory.
+
+        The copy is what keeps the bits: a mapped file may place a tensor at any address, and BLAS may take
+        another path on one that is not aligned to 64 bytes.
+        """
+        shapes = [self._source.infos[name].shape for name in names]
+        result = torch.empty(sum(shape[0] for shape in shapes), *shapes[0][1:], dtype=self._dtype)
+        for rows, name in zip(torch.split(result, [shape[0] for shape in shapes]), names, strict=True):
+            rows.copy_(self._source.tensor(name))
+        return result
+
+
+def _row_tile(config: ModelConfig) -> int:
+    attention = config.num_attention_heads * config.head_dim
+    qkv = attention + 2 * config.num_key_value_heads * config.head_dim
+    return tile_rows(ROW_TILE, config.hidden_size, attention, qkv, config.intermediate_size)

@@ -1,0 +1,103 @@
+"""The embedded target and its MoE draft: drawn in memory from a seed, no download.
+
+The draft is the target cut down to its first layers: it shares embedding, head, norms, attention and the
+dense MLP, but has routers and experts of its own. So it often proposes the target's token, while on the
+MoE layers that both have its choice of experts has nothing to do with the target's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from moeinspect.errors import InputError
+from moeinspect.runtime.models.config import ModelConfig
+from moeinspect.runtime.models.draw import draw_normal
+from moeinspect.runtime.models.expected import expected_shapes
+from moeinspect.runtime.models.weights import MemoryWeights
+
+BUILTIN_PREFIX = "builtin:"
+NUM_BYTES = 256
+EOS_ID = 257
+
+
+@dataclass(frozen=True, slots=True)
+class _Spec:
+    """One embedded model: how deep it is and under which names its weights are drawn."""
+
+    num_layers: int
+    shared_key: str
+    expert_key: str
+
+
+_TARGET = _Spec(num_layers=6, shared_key="tiny", expert_key="tiny")
+_DRAFT = _Spec(num_layers=3, shared_key="tiny", expert_key="tiny-draft")
+_SPECS = {"tiny": _TARGET, "random": _TARGET, "tiny-draft": _DRAFT, "random-draft": _DRAFT}
+
+_EXPERT_SCALE = 1.0
+_HEAD_SCALE = 1.0
+
+
+def builtin_model(name: str) -> tuple[ModelConfig, MemoryWeights]:
+    """Configuration and weights (bfloat16) of `builtin:NAME`.
+
+    Raises:
+        InputError: no such embedded model.
+    """
+    spec = _SPECS.get(name.removeprefix(BUILTIN_PREFIX))
+    if spec is None:
+        known = ", ".join(BUILTIN_PREFIX + known for known in _SPECS)
+        raise InputError(f"{name}: no such embedded model", f"there are {known}")
+    config = _config(name, spec)
+    return config, MemoryWeights(name, _draw(config, spec))
+
+
+def _config(name: str, spec: _Spec) -> ModelConfig:
+    return ModelConfig(
+        name=name,
+        num_hidden_layers=spec.num_layers,
+        hidden_size=64,
+        intermediate_size=128,
+        moe_intermediate_size=32,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        num_experts=32,
+        top_k=4,
+        norm_topk_prob=True,
+        vocab_size=320,
+        moe_layers=tuple(range(1, spec.num_layers)),
+        max_position_embeddings=2048,
+        eos_token_ids=(EOS_ID,),
+    )
+
+
+def _draw(config: ModelConfig, spec: _Spec) -> dict[str, torch.Tensor]:
+    """All tensors; the experts of a layer come from three draws, whose rows are handed out."""
+    shapes = expected_shapes(config)
+    E, H, I = config.num_experts, config.hidden_size, config.moe_intermediate_size  # noqa: E741
+    tensors: dict[str, torch.Tensor] = {}
+    for layer in config.moe_layers:
+        prefix = f"model.layers.{layer}.mlp"
+        for part, stack_shape in (("gate_proj", (E, I, H)), ("up_proj", (E, I, H)), ("down_proj", (E, H, I))):
+            scale = _EXPERT_SCALE if part == "down_proj" else 1.0
+            key = f"{spec.expert_key}/{prefix}.experts.{part}"
+            stack = draw_normal(key, stack_shape, scale * stack_shape[-1] ** -0.5)
+            for expert, weight in enumerate(stack.unbind(0)):
+                tensors[f"{prefix}.experts.{expert}.{part}.weight"] = weight
+    for name, shape in shapes.items():
+        if name not in tensors:
+            key = spec.expert_key if ".mlp.gate." in name else spec.shared_key
+            tensors[name] = draw_normal(f"{key}/{name}", shape, *_spread(name, shape))
+    return tensors
+
+
+def _spread(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
+    """Standard deviation and mean of a tensor: matrices keep the scale of what passes through them."""
+    if "embed_tokens" in name:
+        return 1.0, 0.0
+    if "norm" in name:
+        return 0.1, 1.0
+    scale = _HEAD_SCALE if "lm_head" in name else 1.0
+    return scale * float(shape[-1]) ** -0.5, 0.0

@@ -1,0 +1,80 @@
+"""The tensors that a Qwen3-MoE checkpoint must hold, and the check that it does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from moeinspect.errors import InputError
+from moeinspect.runtime.models.config import ModelConfig
+from moeinspect.runtime.models.weights import FLOAT_DTYPES, WeightSource
+
+# Buffers that older versions of transformers saved along; they follow from the configuration.
+_HARMLESS = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq|model\.rotary_emb\.inv_freq")
+_LM_HEAD = "lm_head.weight"
+
+
+def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of all tensors of a model; a tied `lm_head` is not among them."""
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (config.vocab_size, config.hidden_size),
+        "model.norm.weight": (config.hidden_size,),
+    }
+    if not config.tie_word_embeddings:
+        shapes[_LM_HEAD] = (config.vocab_size, config.hidden_size)
+    for layer in range(config.num_hidden_layers):
+        shapes.update(_layer_shapes(config, layer))
+    return shapes
+
+
+def _layer_shapes(config: ModelConfig, layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    H, D = config.hidden_size, config.head_dim
+    prefix = f"model.layers.{layer}"
+    yield f"{prefix}.input_layernorm.weight", (H,)
+    yield f"{prefix}.post_attention_layernorm.weight", (H,)
+    yield f"{prefix}.self_attn.q_norm.weight", (D,)
+    yield f"{prefix}.self_attn.k_norm.weight", (D,)
+    q, kv = config.num_attention_heads * D, config.num_key_value_heads * D
+    for name, out, fan_in in (("q", q, H), ("k", kv, H), ("v", kv, H), ("o", H, q)):
+        yield f"{prefix}.self_attn.{name}_proj.weight", (out, fan_in)
+        if config.attention_bias:
+            yield f"{prefix}.self_attn.{name}_proj.bias", (out,)
+    if layer not in config.moe_layers:
+        yield from _mlp_shapes(f"{prefix}.mlp", H, config.intermediate_size)
+        return
+    yield f"{prefix}.mlp.gate.weight", (config.num_experts, H)
+    for expert in range(config.num_experts):
+        yield from _mlp_shapes(f"{prefix}.mlp.experts.{expert}", H, config.moe_intermediate_size)
+
+
+def _mlp_shapes(prefix: str, hidden: int, width: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield f"{prefix}.gate_proj.weight", (width, hidden)
+    yield f"{prefix}.up_proj.weight", (width, hidden)
+    yield f"{prefix}.down_proj.weight", (hidden, width)
+
+
+def check_tensors(config: ModelConfig, source: WeightSource) -> dict[str, tuple[int, ...]]:
+    """Checks names, shapes and dtypes before anything is read; returns the expected shapes.
+
+    Raises:
+        InputError: a tensor is missing, unexpected, of another shape, or not of a float dtype.
+    """
+    shapes = expected_shapes(config)
+    for name, shape in shapes.items():
+        info = source.infos.get(name)
+        if info is None:
+            raise InputError(f"{source.name}: tensor {name} is missing", "the checkpoint is incomplete")
+        if info.shape != shape:
+            raise InputError(
+                f"{info.file}: tensor {name} has shape {list(info.shape)}, "
+                f"but the configuration asks for {list(shape)}"
+            )
+        if info.dtype not in FLOAT_DTYPES:
+            raise InputError(f"{info.file}: tensor {name} has dtype {info.dtype}, which is not supported")
+    tied = {_LM_HEAD} if config.tie_word_embeddings else set()
+    for name, info in source.infos.items():
+        if name not in shapes and name not in tied and not _HARMLESS.fullmatch(name):
+            raise InputError(
+                f"{info.file}: unexpected tensor {name}", "the model of config.json has no place for it"
+            )
+    return shapes

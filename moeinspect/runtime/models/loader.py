@@ -1,0 +1,57 @@
+"""Loads a model from a checkpoint folder or from the embedded ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from moeinspect.errors import InputError
+from moeinspect.runtime.models.assemble import assemble
+from moeinspect.runtime.models.builtin import BUILTIN_PREFIX, builtin_model
+from moeinspect.runtime.models.checkpoint import CheckpointFolder
+from moeinspect.runtime.models.config import ModelConfig, eos_token_ids, parse_config
+from moeinspect.runtime.models.expected import check_tensors
+from moeinspect.runtime.models.fields import Fields, read_json_object
+from moeinspect.runtime.models.fingerprint import fingerprint
+from moeinspect.runtime.models.qwen3_moe import Qwen3MoeForCausalLM
+from moeinspect.runtime.models.weights import WeightSource
+
+
+def load_model(name_or_path: str, *, dtype: torch.dtype, deterministic: bool) -> Qwen3MoeForCausalLM:
+    """Loads `builtin:NAME` or a Hugging Face folder of a Qwen3-MoE.
+
+    With `deterministic`, what the model computes for a token depends, bit for bit, on the tokens before it
+    alone; without, it runs the ordinary faster way.
+
+    Raises:
+        InputError: no such model, another architecture, or a damaged checkpoint.
+    """
+    config, source = _open(name_or_path)
+    shapes = check_tensors(config, source)
+    config = replace(config, fingerprint=fingerprint(config, source, shapes))
+    return assemble(config, source, dtype=dtype, deterministic=deterministic)
+
+
+def _open(name_or_path: str) -> tuple[ModelConfig, WeightSource]:
+    if name_or_path.startswith(BUILTIN_PREFIX):
+        return builtin_model(name_or_path)
+    folder = Path(name_or_path)
+    if not folder.is_dir():
+        raise InputError(
+            f"{name_or_path}: no such checkpoint folder",
+            "give a folder with config.json and safetensors, or builtin:tiny",
+        )
+    return read_folder_config(folder), CheckpointFolder(folder)
+
+
+def read_folder_config(folder: Path) -> ModelConfig:
+    """The configuration of a checkpoint folder; end-of-text ids of `generation_config.json` win."""
+    path = folder / "config.json"
+    config = parse_config(read_json_object(path), name=folder.resolve().name, source=str(path))
+    generation = folder / "generation_config.json"
+    if generation.exists():
+        ids = eos_token_ids(Fields(read_json_object(generation), str(generation)))
+        config = replace(config, eos_token_ids=ids or config.eos_token_ids)
+    return config

@@ -1,0 +1,44 @@
+"""The top-k backend that runs the Triton kernel, which writes the captured ids itself.
+
+Without a GPU the kernel runs in Triton's interpreter: right, but milliseconds a row.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from moeinspect.errors import EngineError
+from moeinspect.kernels.interpreter import interpret_without_gpu
+from moeinspect.kernels.router_topk import router_topk
+from moeinspect.runtime.capture.gate import capture_routing_values_if_allowed, captured_ids_view
+from moeinspect.runtime.topk.backend import TopKBackend, TopKOutput
+from moeinspect.runtime.topk.config import TopKConfig
+
+
+class TritonTopK(TopKBackend):
+    """Selects, renormalises and captures in one kernel.
+
+    Raises:
+        EngineError: Triton is not installed, or its interpreter cannot be switched on any more.
+    """
+
+    name = "triton"
+
+    def __init__(self, config: TopKConfig, layer_id: int) -> None:
+        super().__init__(config, layer_id)
+        interpret_without_gpu()
+        try:
+            import triton  # noqa: F401 - fails here, before the first row, where it is not installed
+        except ImportError as error:
+            raise EngineError("--backend triton: Triton is not installed", "use --backend torch") from error
+
+    def select(self, router_logits: torch.Tensor) -> TopKOutput:
+        """Chooses the experts of `router_logits` [N, E]; the kernel captures the ids through the gate."""
+        view = captured_ids_view(self.config, self.layer_id, router_logits.shape[0])
+        ids, weights = router_topk(
+            router_logits, self.config.top_k, renormalize=self.config.renormalize, capture=view
+        )
+        capture_routing_values_if_allowed(
+            self.config, self.layer_id, weights=weights, router_logits=router_logits
+        )
+        return TopKOutput(ids, weights)
