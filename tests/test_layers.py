@@ -139,12 +139,16 @@ def test_allowed_imports_are_not_violations(tmp_path):
     (tmp_path / "engines" / "transformers.py").write_text("import torch\nfrom moeinspect.trace import a\n")
     (tmp_path / "report").mkdir()
     (tmp_path / "report" / "a.py").write_text(
-        "from moeinspect import __version__\nfrom . import b\nfrom moeinspect.analysis import c\nimport rich\n"
+        "from moeinspect import __version__\nfrom . import b\nfrom moeinspect.analysis import c\nimport rich"
     )
     assert violations(tmp_path) == []
 
 
-HELP = [["--help"], ["--version"], *([name, "-h"] for name in ("capture", "diff", "check-duplicates", "disagg-sim"))]
+HELP = [
+    ["--help"],
+    ["--version"],
+    *([name, "-h"] for name in ("capture", "diff", "check-duplicates", "disagg-sim")),
+]
 
 
 def modules_after(argv: list[str]) -> tuple[int, set[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,8 +55,8 @@ class RunSummary:
 def record(run: Run, console: Console) -> RunSummary:
     """Runs to the end and writes every request as it ends.
 
-    An error before the first request has ended leaves no file; a later one, or an interrupt, leaves a
-    readable file with `complete` = 0.
+    The trace writer sees to what is left of a run that does not get there: no file after an error before
+    the first request has ended, else a readable file with `complete` = 0.
 
     Raises:
         MoeinspectError: the model, a request, the output or the runtime is in trouble.
@@ -64,36 +65,32 @@ def record(run: Run, console: Console) -> RunSummary:
     from moeinspect.trace.writer import TraceWriter, check_output_path
 
     check_output_path(run.output, run.force)
-    with LocalRuntime(run.config) as runtime:
+    with LocalRuntime(run.config) as runtime, ExitStack() as stack:
         requests = run.make_requests(runtime)
         runtime.check(requests)
         model = model_facts(runtime.model)
         _check_fingerprint(run, model)
-        summary = RunSummary(run.output, model, runtime.config.faults)
         info = run_info(
             runtime.config,
             machine_key=runtime.machine_key,
             request_seeds=run.request_seeds,
             baseline_of=run.baseline_of,
         )
-        with shielded():
-            writer = TraceWriter(
-                run.output,
-                info,
-                model,
-                worker_names=runtime.worker_names,
-                with_weights=runtime.config.weights,
-                with_margins=runtime.config.margins,
-                with_events=True,
-                force=run.force,
+        with shielded():  # an interrupt finds the writer either not there or in the stack's care
+            writer = stack.enter_context(
+                TraceWriter(
+                    run.output,
+                    info,
+                    model,
+                    worker_names=runtime.worker_names,
+                    with_weights=runtime.config.weights,
+                    with_margins=runtime.config.margins,
+                    with_events=True,
+                    force=run.force,
+                )
             )
-        try:
-            with writer:
-                _write_all(runtime, requests, writer, summary, run.label, console)
-        except Exception:
-            if summary.requests == 0:
-                run.output.unlink(missing_ok=True)
-            raise
+        summary = RunSummary(run.output, model, runtime.config.faults)
+        _write_all(runtime, requests, writer, summary, run.label, console)
     return summary
 
 

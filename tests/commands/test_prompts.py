@@ -31,7 +31,7 @@ def refusal(tmp_path, text) -> str:
 def test_every_key_is_read(tmp_path):
     (line,) = parse(
         tmp_path,
-        '{"id": "a", "prompt": "Hi", "seed": 7, "max_new_tokens": 3, "return_routed_experts": true, "n": 1}\n',
+        '{"id": "a", "prompt": "Hi", "seed": 7, "max_new_tokens": 3, "return_routed_experts": true, "n": 1}',
     )
     assert (line.id, line.text, line.input_ids, line.seed, line.max_new_tokens) == ("a", "Hi", None, 7, 3)
 
