@@ -1,0 +1,1 @@
+"""Comparison of two traces, cell by cell."""

@@ -1,0 +1,135 @@
+"""Causes that one trace's findings point at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from moeinspect.analysis.diagnose.facts import diagnosis, run_facts
+from moeinspect.analysis.diagnose.provenance import computed_nowhere, prompt_rows
+from moeinspect.analysis.diagnose.words import counted, of_all
+from moeinspect.analysis.diagnose.zeros import diagnose_zeros
+from moeinspect.analysis.findings import Diagnosis, Finding
+from moeinspect.trace.schema import Trace
+
+_ZERO_RULES = {"zero-rows", "zero-layers"}
+
+
+def diagnose_trace(trace: Trace, findings: tuple[Finding, ...]) -> list[Diagnosis]:
+    """Causes of the errors and warnings that the one-trace rules gave for this trace."""
+    rules = {finding.rule for finding in findings}
+    found: list[Diagnosis] = []
+    if rules & _ZERO_RULES:
+        found += diagnose_zeros(trace, findings)
+    for rule, explain in _EXPLAINED.items():
+        own = tuple(finding for finding in findings if finding.rule == rule)
+        if own:
+            found.append(explain(trace, own))
+    return found
+
+
+def _stale(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
+    places = counted(sum(f.count for f in findings), "cell")
+    because = [f"{places} equal rows of other requests, or of the slot's former owner"]
+    nowhere = computed_nowhere(trace) & prompt_rows(trace)
+    if run_facts(trace).disagg and nowhere.any():
+        because.append(
+            "the run was disaggregated, and the worker that answered says that it never computed the prompt"
+        )
+        return diagnosis("no-merge", 0.9, because, trace)
+    whole = [f for f in findings if f.rows and f.rows[0] == 0 and _covers_request(trace, f)]
+    if len(whole) == len(findings):
+        because.append("whole requests carry another request's rows")
+        return diagnosis("batch-index-swap", 0.6, because, trace)
+    if all(f.region == "prompt" for f in findings):
+        because.append("only prompt rows are stale: their KV was not computed here")
+        return diagnosis("no-merge|stale-slot", 0.6, because, trace)
+    return diagnosis("read-early|stale-slot", 0.4, because, trace)
+
+
+def _covers_request(trace: Trace, finding: Finding) -> bool:
+    if finding.rows is None:
+        return False
+    named = np.flatnonzero(trace.requests.id == finding.request)
+    return any(int(trace.requests.num_rows[i]) == finding.rows[1] for i in named)
+
+
+def _repeated(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
+    because = [f"{counted(len(findings), 'run')} of identical rows under different tokens"]
+    if all(f.region == "prompt" for f in findings):
+        because.append("all of them in prompts, where padded rows of a chunk reach real slots")
+        return diagnosis("padded-rows", 0.7, because, trace)
+    if all(f.region == "output" for f in findings):
+        because.append("all of them in outputs, as if one static buffer were read for every decode step")
+        return diagnosis("graph-static-rows", 0.7, because, trace)
+    return diagnosis("graph-static-rows|padded-rows", 0.5, because, trace)
+
+
+def _filler(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
+    because = [f"{counted(len(findings), 'run')} of rows follow a filler pattern"]
+    outputs = [trace.tokens_of(i)[int(trace.requests.prompt_len[i]) :] for i in range(len(trace.requests))]
+    if outputs and not any(tokens.any() for tokens in outputs):
+        because.append("every output token is 0: the router logits were no numbers")
+        return diagnosis("nan-logits", 0.8, because, trace)
+    return diagnosis("filler-as-real", 0.7, because, trace)
+
+
+def _surplus(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
+    because = [f"{counted(len(findings), 'request')} with more rows than tokens that were fed"]
+    if run_facts(trace).draft:
+        because.append("a draft was configured: rows past the stop of an accepted run were kept")
+        return diagnosis("surplus-after-stop", 0.8, because, trace)
+    return diagnosis("double-concat|surplus-after-stop", 0.5, because, trace)
+
+
+def _missing(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
+    named = {finding.request for finding in findings}
+    numbers = [i for i, name in enumerate(trace.requests.id) if str(name) in named]
+    because = [f"{counted(len(findings), 'request')} with fewer rows than tokens that were fed"]
+    if numbers and all(int(trace.requests.output_len[i]) == 0 for i in numbers):
+        because.append("none of them sampled a token: the last prompt row was cut off with it")
+        return diagnosis("prefill-only-short", 0.8, because, trace)
+    return diagnosis("prompt-truncated|read-early", 0.3, because, trace)
+
+
+def _out_of_range(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
+    largest = _largest_id(trace)
+    num_experts = trace.model.num_experts
+    because = [f"ids beyond the {num_experts:,} experts of the model, up to {largest:,}"]
+    if num_experts <= largest < 2 * num_experts:
+        because.append("all of them under twice the number of experts, as ids of redundant experts are")
+        return diagnosis("physical-ids", 0.7, because, trace)
+    return diagnosis("kernel-uncaptured|physical-ids", 0.4, because, trace)
+
+
+def _largest_id(trace: Trace) -> int:
+    invalid = trace.rows.invalid_cells.value
+    ids = trace.rows.expert_ids[:, np.isin(trace.axis_layers(), trace.model.moe_layers)]
+    known = ids[ids != trace.model.sentinel]
+    return max([int(values.max()) for values in (invalid, known) if len(values)], default=0)
+
+
+def _always(cause: str, confidence: float, reason: str) -> Callable[[Trace, tuple[Finding, ...]], Diagnosis]:
+    def explain(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
+        requests = len({finding.request for finding in findings if finding.request is not None})
+        where = f" ({of_all(requests, len(trace.requests), 'request')})" if requests else ""
+        return diagnosis(cause, confidence, [reason + where], trace)
+
+    return explain
+
+
+_EXPLAINED: Mapping[str, Callable[[Trace, tuple[Finding, ...]], Diagnosis]] = {
+    "missing-request": _always("missing-request", 0.8, "requests whose payload is absent"),
+    "missing-rows": _missing,
+    "surplus-rows": _surplus,
+    "id-out-of-range": _out_of_range,
+    "partial-sentinel": _always("partial-sentinel", 0.9, "rows with both real ids and a sentinel"),
+    "duplicate-experts": _always("unknown", 0.2, "cells with a repeated id, which no top-k router gives"),
+    "filler-rows": _filler,
+    "repeated-rows": _repeated,
+    "stale-rows": _stale,
+    "constant-column": _always("shared-expert-column", 0.8, "one slot holds one id under every token"),
+    "id-cliff": _always("uint8-wrap", 0.9, "over 256 experts, and no id above 255 in 10,000 or more"),
+}
+"""How each rule other than the zero rules is read; the order is that of the rules."""

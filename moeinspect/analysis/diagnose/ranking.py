@@ -1,0 +1,19 @@
+"""One list of diagnoses out of many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from moeinspect.analysis.findings import Diagnosis
+
+
+def ranked(found: Iterable[Diagnosis]) -> tuple[Diagnosis, ...]:
+    """Best first, each cause once with the evidence of all that name it; `unknown` only if alone."""
+    by_cause: dict[str, Diagnosis] = {}
+    for one in sorted(found, key=lambda d: -d.confidence):
+        best = by_cause.setdefault(one.cause, one)
+        because = tuple(dict.fromkeys(best.because + one.because))
+        by_cause[one.cause] = replace(best, because=because)
+    known = [one for one in by_cause.values() if one.cause != "unknown"]
+    return tuple(known or by_cause.values())

@@ -1,0 +1,121 @@
+"""Causes of rows and layers that hold zeros: the slot was never written."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from moeinspect.analysis.diagnose.facts import RunFacts, diagnosis, run_facts
+from moeinspect.analysis.diagnose.provenance import (
+    PromptShape,
+    computed_nowhere,
+    prompt_rows,
+    prompt_shape,
+    workers_of,
+    zero_rows,
+)
+from moeinspect.analysis.diagnose.words import counted, of_all
+from moeinspect.analysis.findings import Diagnosis, Finding
+from moeinspect.trace.schema import Trace
+
+
+def diagnose_zeros(trace: Trace, findings: tuple[Finding, ...]) -> list[Diagnosis]:
+    """Reads the cause off which rows are zero, and off who says that it computed them."""
+    zero = zero_rows(trace)
+    if not zero.any():
+        return _zero_layers(trace, findings)
+    facts, shape = run_facts(trace), prompt_shape(trace, zero)
+    if shape.everything and shape.everything >= 0.9 * (shape.touched + shape.clean):
+        return [_everything(trace, facts, shape)]
+    if shape.whole_prompt and shape.whole_prompt >= 0.9 * shape.touched:
+        return [_whole_prompt(trace, facts, shape)]
+    if shape.whole_output and shape.whole_output >= 0.9 * shape.touched:
+        return [_whole_output(trace, facts, shape)]
+    return _scattered(trace, facts, shape)
+
+
+def _whole_prompt(trace: Trace, facts: RunFacts, shape: PromptShape) -> Diagnosis:
+    because = [
+        f"the zero rows are exactly the prompt, rows [0, prompt_len), in "
+        f"{of_all(shape.whole_prompt, shape.touched, 'affected request')}; the output rows are not zero",
+    ]
+    prompt = prompt_rows(trace) & zero_rows(trace)
+    nowhere = computed_nowhere(trace) & prompt
+    workers = workers_of(trace, prompt)
+    if nowhere.any() and nowhere.sum() >= 0.9 * prompt.sum():
+        because.append(
+            f"these rows come from {' and '.join(workers)}, which says that it never computed them "
+            "(step -1): the rows of the worker that ran the prompt were not merged in"
+        )
+        return diagnosis("no-merge", 0.95, because, trace)
+    if facts.disagg is False or (workers and facts.overlap is False):
+        because.append("the run was not both disaggregated and overlapped, so no known cause fits")
+        return diagnosis("unknown", 0.3, because, trace)
+    if workers and facts.disagg and facts.overlap:
+        because += [
+            f"these rows come from {' and '.join(workers)}, which says that it computed them: "
+            "they were merged, but never stored in its host buffer",
+            "prefill and decode were disaggregated and overlap scheduling was on, the only mode in which "
+            "the prefill result carries a delayed copy that has to be finalized",
+        ]
+        return diagnosis("skip-finalize-prefill", 0.95, because, trace)
+    because.append("the trace does not tell which worker the prompt rows came from")
+    if facts.overlap is False:
+        because.append("overlap scheduling was off, so no delayed copy can have been forgotten")
+        return diagnosis("no-merge", 0.7, because, trace)
+    return diagnosis("no-merge|skip-finalize-prefill", 0.7 if facts.disagg else 0.5, because, trace)
+
+
+def _whole_output(trace: Trace, facts: RunFacts, shape: PromptShape) -> Diagnosis:
+    because = [
+        f"the zero rows are exactly the output, from prompt_len on, in "
+        f"{of_all(shape.whole_output, shape.touched, 'affected request')}; the prompt rows are not zero",
+    ]
+    if facts.draft is False:
+        because.append("no draft was configured, so no verify result can have been dropped")
+        return diagnosis("read-early", 0.4, because, trace)
+    if facts.draft:
+        because.append("output tokens were computed by verify steps of a run with a draft")
+    return diagnosis("verify-dropped", 0.85 if facts.draft else 0.5, because, trace)
+
+
+def _everything(trace: Trace, facts: RunFacts, shape: PromptShape) -> Diagnosis:
+    total = shape.touched + shape.clean
+    because = [f"every row is zero in {of_all(shape.everything, total, 'request')}: nothing was ever stored"]
+    if facts.draft:
+        because.append("a draft was configured; with n-gram drafts the prefill result is dropped as well")
+        return diagnosis("init-order|kernel-uncaptured|verify-dropped", 0.7, because, trace)
+    return diagnosis("init-order|kernel-uncaptured", 0.7, because, trace)
+
+
+def _scattered(trace: Trace, facts: RunFacts, shape: PromptShape) -> list[Diagnosis]:
+    zero = zero_rows(trace)
+    ends = [
+        bool(zero[rows][-1])
+        for rows in map(trace.row_range, range(len(trace.requests)))
+        if rows.stop > rows.start and zero[rows].any()
+    ]
+    if facts.overlap is not False and np.mean(ends) >= 0.9:
+        because = [
+            f"the zero rows stand at the end of {of_all(sum(ends), len(ends), 'affected request')}",
+            "rows of the last steps were collected before their copy had arrived",
+        ]
+        return [diagnosis("read-early", 0.5, because, trace)]
+    because = [f"{counted(int(zero.sum()), 'zero row')} in {counted(shape.touched, 'request')}, no pattern"]
+    return [diagnosis("unknown", 0.2, because, trace)]
+
+
+def _zero_layers(trace: Trace, findings: tuple[Finding, ...]) -> list[Diagnosis]:
+    layers = sorted({layer for f in findings if f.rule == "zero-layers" for layer in f.layers})
+    if not layers:
+        return []
+    moe = list(trace.model.moe_layers)
+    places = [moe.index(layer) for layer in layers if layer in moe]
+    named = ", ".join(map(str, layers))
+    because = [f"MoE layers {named} are zero in whole requests, the other layers are not"]
+    if not places or places != list(range(places[0], places[-1] + 1)):
+        return [diagnosis("unknown", 0.3, because, trace)]
+    if places[0] == 0:
+        because.append("they are the first MoE layers, as hash-routed layers or another pipeline stage's are")
+        return [diagnosis("hash-layer-uncaptured|layer-shift|pp-stage", 0.6, because, trace)]
+    because.append("they are one contiguous block, as the layers of another pipeline stage are")
+    return [diagnosis("layer-shift|pp-stage", 0.6, because, trace)]
