@@ -86,7 +86,7 @@ def make_plan(config: RunConfig, requests: Sequence[PromptRequest]) -> Plan:
     prompt_tokens = sum(len(r.prompt_ids) for r in requests)
     return Plan(
         num_slots=PAGE_SIZE + usable,
-        max_len=lengths[0],
+        max_len=slots_in_pages(lengths[0]),
         max_tokens=max(min(config.chunked_prefill_size, prompt_tokens), running * width),
         max_running_requests=running,
         lookahead=lookahead,

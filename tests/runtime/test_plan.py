@@ -39,7 +39,7 @@ def test_every_running_request_fits_by_default():
     requests = [request(prompt_len=n, id=str(n)) for n in (3, 30, 11)]
     plan = make_plan(RunConfig(max_running_requests=2), requests)
     assert plan.num_slots == PAGE_SIZE + 40 + 16
-    assert (plan.max_len, plan.max_running_requests) == (35, 2)
+    assert (plan.max_len, plan.max_running_requests) == (40, 2)
 
 
 def test_a_forward_never_has_more_rows_than_the_device_buffer():

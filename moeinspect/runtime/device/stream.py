@@ -66,8 +66,10 @@ class DeviceStream:
         event = StreamEvent(lambda: self._device.failure)
 
         def reach() -> None:
-            self._device.jitter("record")
-            event.set()
+            try:
+                self._device.jitter("record")
+            finally:
+                event.set()
 
         self._queue.put(reach)
         return event
@@ -94,18 +96,19 @@ class DeviceStream:
         if self._device.failure is not None:
             return
         self._device.jitter(self.lane)
-        try:
-            with self._device.log.interval(self.lane, kind, step):
-                work()
-        except BaseException as error:
-            self._device.failure = error
+        with self._device.log.interval(self.lane, kind, step):
+            work()
 
     def _run(self) -> None:
         # The number of intra-op threads belongs to the calling thread, and bits may depend on it.
         torch.set_num_threads(self._device.threads)
         with torch.no_grad():
             while (item := self._queue.get()) is not None:
-                item()
+                try:
+                    item()
+                except BaseException as error:
+                    # The thread goes on, so that everything that waits for an event of it is released.
+                    self._device.failure = self._device.failure or error
 
 
 class Device:

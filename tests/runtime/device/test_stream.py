@@ -84,3 +84,17 @@ def test_intervals_of_each_lane_are_logged(device):
     assert (event.lane, event.kind, event.step) == ("compute", "decode", 7)
     assert event.end - event.start >= 0.01
     assert device.log.drain() == []
+
+
+@pytest.mark.parametrize("where", ["record", "wait", "compute"])
+def test_a_failure_anywhere_in_a_stream_releases_who_waits_for_it(where):
+    def fail(kind):
+        if kind == where:
+            raise RuntimeError("broken")
+
+    device = Device(1, EventLog(0), jitter=fail)
+    device.compute.wait(device.copy.record())
+    device.compute.submit(lambda: None, kind="k", step=0)
+    with pytest.raises(EngineError, match="broken"):
+        device.compute.synchronize()
+    device.close()
