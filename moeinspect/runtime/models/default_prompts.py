@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 from moeinspect.runtime.models.config import ModelConfig
-from moeinspect.runtime.models.qwen3_moe import Qwen3MoeForCausalLM
 from moeinspect.runtime.models.tokenizer import Tokenizer
 
 TEXTS = (
@@ -23,15 +22,13 @@ TEXTS = (
 _LENGTHS = (6, 13, 27, 57, 70, 49, 16, 61, 65, 24)
 
 
-def default_prompts(
-    model: Qwen3MoeForCausalLM, tokenizer: Tokenizer | None
-) -> list[tuple[str, tuple[int, ...]]]:
+def default_prompts(config: ModelConfig, tokenizer: Tokenizer | None) -> list[tuple[str, tuple[int, ...]]]:
     """Ids and token ids of ten prompts of varied length; seeded random tokens if there is no tokenizer."""
     if tokenizer is None:
-        prompts = [_random_prompt(model.config, i) for i in range(len(_LENGTHS))]
+        prompts = [_random_prompt(config, i) for i in range(len(_LENGTHS))]
     else:
         prompts = [tokenizer.encode(text) for text in TEXTS]
-    longest = max(1, model.config.max_position_embeddings // 2)
+    longest = max(1, config.max_position_embeddings // 2)
     return [(f"prompt-{i}", prompt[:longest]) for i, prompt in enumerate(prompts)]
 
 
