@@ -1,0 +1,193 @@
+"""Opens an HDF5 file that anyone may have written, and takes nothing in it for granted.
+
+Every failure of h5py inside a `TraceFile` comes out as one `InputError` with the path.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from moeinspect.errors import InputError
+from moeinspect.trace.output import reason
+from moeinspect.trace.storage import StorageError, check_storage
+
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_OPEN_FOR_WRITING, _OPEN_FOR_SWMR = 0x01, 0x04
+_HDF5_ERRORS = (
+    OSError,
+    RuntimeError,  # NotImplementedError among them
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    MemoryError,
+    SystemError,
+)
+"""What h5py raises on damaged files."""
+
+
+class TraceFile:
+    """An open file. Use as a context manager: errors of h5py inside it come out as `InputError`."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Opens the file, also while another process writes it or after such a process was killed.
+
+        Raises:
+            InputError: missing, no ordinary file, not permitted, not HDF5, truncated or damaged.
+        """
+        self.path = os.fspath(path)
+        _check_file(self.path)
+        self._file = self._open()
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a writer has the file open at this moment, or was killed while it had."""
+        return bool(_status_flags(self.path) & (_OPEN_FOR_WRITING | _OPEN_FOR_SWMR))
+
+    def __enter__(self) -> TraceFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._file.close()
+        except _HDF5_ERRORS as failure:
+            error = error or failure
+        if isinstance(error, _HDF5_ERRORS):
+            raise self.damaged(reason(error)) from error
+
+    def damaged(self, what: str) -> InputError:
+        """The error for content that no intact trace has."""
+        return InputError(f"{self.path}: damaged, or not a whole file: {what}", "record or copy it again")
+
+    def invalid(self, what: str, hint: str = "") -> InputError:
+        """The error for content that is whole and breaks the format."""
+        return InputError(f"{self.path}: {what}", hint or "docs/trace-format.md says what a trace holds")
+
+    def has(self, path: str) -> bool:
+        """Whether there is an object at `path`."""
+        return path in self._file
+
+    def attribute(self, owner: str, name: str) -> str | int | float | None:
+        """A scalar attribute; None where `owner` does not have it.
+
+        Raises:
+            InputError: it is no single string or number, or `owner` is not there.
+        """
+        if owner not in self._file:
+            raise self.invalid(f"there is no {owner}")
+        attributes = self._file[owner].attrs
+        if name not in attributes:
+            return None
+        if attributes.get_id(name).shape not in ((), (1,)):
+            raise self.invalid(f"attribute {name} of {owner} is not a single value")
+        value = np.asarray(attributes[name]).reshape(-1)[0]
+        if isinstance(value, np.generic):
+            value = value.item()
+        if isinstance(value, bytes):
+            value = value.decode("utf-8")
+        if not isinstance(value, str | int | float):
+            raise self.invalid(f"attribute {name} of {owner} is neither text nor a number")
+        return value
+
+    def dataset(self, path: str) -> h5py.Dataset:
+        """The dataset at `path`, of one axis or more.
+
+        Raises:
+            InputError: there is none.
+        """
+        if path not in self._file:
+            raise self.invalid(f"there is no dataset {path}")
+        found = self._file[path]
+        if not isinstance(found, h5py.Dataset):
+            raise self.invalid(f"{path} is no dataset")
+        if found.ndim == 0:
+            raise self.invalid(f"{path} is a single value, not a column")
+        return found
+
+    def read(self, path: str, rows: int | None = None) -> NDArray[Any]:
+        """The first `rows` entries along axis 0 (all of them by default), as they are stored.
+
+        Raises:
+            InputError: there is no such dataset, or the file does not hold what it claims.
+        """
+        dataset = self.dataset(path)
+        rows = len(dataset) if rows is None else rows
+        if rows == 0:
+            return np.zeros((0, *dataset.shape[1:]), dtype=dataset.dtype)
+        size = os.fstat(self._file.id.get_vfd_handle()).st_size
+        try:
+            check_storage(dataset, rows, size, all_written=self.unfinished)
+        except StorageError as error:
+            raise self.damaged(f"{path} {error}") from error
+        data: NDArray[Any] = dataset[:rows]
+        return data
+
+    def _open(self) -> h5py.File:
+        for last in (False, True):  # twice: a writer may have opened or closed it between the two looks
+            flags = _status_flags(self.path)
+            swmr = bool(flags & _OPEN_FOR_SWMR)
+            try:
+                # Each byte is wanted once, so a chunk cache would only copy.
+                return h5py.File(self.path, "r", swmr=swmr, locking="best-effort", rdcc_nbytes=0)
+            except _HDF5_ERRORS as error:
+                if last and flags & _OPEN_FOR_WRITING and not swmr:
+                    raise InputError(
+                        f"{self.path}: another program has it open for writing, or was killed while it had",
+                        "let it end, or record the trace again",
+                    ) from error
+                if last:
+                    raise self.damaged(reason(error)) from error
+        raise AssertionError("unreachable")
+
+
+def _check_file(path: str) -> None:
+    try:
+        mode = Path(path).stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise InputError(f"{path}: is a folder, not a trace", "name the .h5 file")
+        if not stat.S_ISREG(mode):
+            raise InputError(f"{path}: is not an ordinary file", "name a trace file")
+        head = _superblock(path)
+        if head is None:
+            empty = Path(path).stat().st_size == 0
+            raise InputError(
+                f"{path}: is {'empty' if empty else 'not an HDF5 file'}, so not a trace",
+                "name a file that `moeinspect capture` wrote",
+            )
+    except (OSError, ValueError) as error:
+        what = error.strerror if isinstance(error, OSError) else None
+        raise InputError(f"{path}: cannot be read: {what or error}", "check the path") from error
+
+
+def _superblock(path: str) -> bytes | None:
+    """First bytes of HDF5's superblock, which stands at 0, 512, 1024, 2048 and so on; None: not HDF5."""
+    with Path(path).open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        position = 0
+        while position < end:
+            file.seek(position)
+            head = file.read(12)
+            if head.startswith(_SIGNATURE):
+                return head
+            position = position * 2 or 512
+    return None
+
+
+def _status_flags(path: str) -> int:
+    """HDF5's consistency flags: whether somebody has the file open for writing."""
+    try:
+        head = _superblock(path)
+    except OSError:
+        return 0
+    return head[11] if head is not None and len(head) == 12 and head[8] >= 2 else 0
