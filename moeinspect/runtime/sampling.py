@@ -1,8 +1,9 @@
 """Sampling as a function of (request seed, output position, target logits) alone.
 
-Random numbers are counter-based (SplitMix64, Steele et al. 2014), so a token does not depend on batch,
-schedule or on what was sampled before. The draft samples with the same numbers, which makes it agree with
-the target as often as its distribution allows.
+A token is the largest of logit / temperature + Gumbel noise, which draws from the softmax. The noise is
+counter-based (SplitMix64, Steele et al. 2014), so a token does not depend on batch, schedule or on what was
+sampled before. The draft adds the same noise to its own logits, which makes it agree with the target often
+wherever the two distributions are close.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import torch
 from numpy.typing import NDArray
 
 _MASK = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,13 @@ def derive_seed(run_seed: int, request_id: str) -> int:
     return int.from_bytes(digest[:8], "little")
 
 
-def uniform(seed: int, position: int) -> float:
-    """The random number in [0, 1) of one output position of one request."""
-    return (_mix((_mix(seed & _MASK) + (position + 1) * _GOLDEN) & _MASK) >> 11) * 2.0**-53
+def gumbel(seed: int, position: int, num_tokens: int) -> NDArray[np.float64]:
+    """Standard Gumbel noise for each token id [num_tokens] at one output position of one request."""
+    key = _mix(np.array([seed & _MASK], dtype=np.uint64))
+    counter = _mix(key + np.uint64(position & _MASK))
+    bits = _mix(counter + np.arange(num_tokens).astype(np.uint64)) >> np.uint64(11)
+    # The middle of each of 2^53 steps, so that no logarithm is taken of 0 or 1.
+    return np.asarray(-np.log(-np.log((bits.astype(np.float64) + 0.5) * 2.0**-53)))
 
 
 def sample(
@@ -45,31 +49,31 @@ def sample(
     """Token ids [n] int64 from logits [n, V] float32, for these request seeds and output positions."""
     if params.temperature == 0.0:
         return torch.argmax(logits, dim=-1)
-    rows = logits.double().numpy()
+    rows = logits.double().numpy() / params.temperature
     picks = [
-        _sample_row(row, uniform(seed, position), params)
+        int(np.argmax(_filtered(row, params) + gumbel(seed, position, len(row))))
         for row, seed, position in zip(rows, seeds, positions, strict=True)
     ]
     return torch.tensor(picks, dtype=torch.int64)
 
 
-def _sample_row(logits: NDArray[np.float64], u: float, params: SamplingParams) -> int:
+def _filtered(logits: NDArray[np.float64], params: SamplingParams) -> NDArray[np.float64]:
+    """The logits with -inf where top-k or top-p drops a token; ties at the border keep the lowest ids."""
+    if params.top_k <= 0 and params.top_p >= 1.0:
+        return logits
     order = np.argsort(-logits, kind="stable")
-    scaled = logits[order] / params.temperature
-    p = np.exp(scaled - scaled[0])
-    if params.top_k > 0:
-        p = p[: params.top_k]
-    cumulative = np.cumsum(p)
+    kept = order[: params.top_k] if params.top_k > 0 else order
     if params.top_p < 1.0:
+        cumulative = np.cumsum(np.exp(logits[kept] - logits[kept[0]]))
         # The smallest set whose mass reaches top_p: keep a token while the mass before it is below.
-        kept = int(np.searchsorted(cumulative, params.top_p * cumulative[-1], side="left")) + 1
-        cumulative = cumulative[:kept]
-    pick = int(np.searchsorted(cumulative, u * cumulative[-1], side="right"))
-    return int(order[min(pick, len(cumulative) - 1)])
+        kept = kept[: int(np.searchsorted(cumulative, params.top_p * cumulative[-1], side="left")) + 1]
+    filtered = np.full_like(logits, -np.inf)
+    filtered[kept] = logits[kept]
+    return filtered
 
 
-def _mix(x: int) -> int:
-    x = (x + _GOLDEN) & _MASK
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
-    return x ^ (x >> 31)
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
