@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from types import TracebackType
 
 from moeinspect.errors import InputError, UsageError
@@ -39,6 +40,7 @@ class LocalRuntime:
         self, config: RunConfig, *, policy: SchedulePolicy | None = None, jitter: Jitter | None = None
     ) -> None:
         self.config = config
+        self._asked = config
         self._policy = policy
         self._jitter = jitter
         models = load_models(config)
@@ -98,9 +100,14 @@ class LocalRuntime:
         return default_prompts(self._model_configs[0], self._tokenizer)
 
     def check(self, requests: Sequence[PromptRequest]) -> None:
-        """Refuses requests that cannot run; see `plan.check_requests`."""
+        """Refuses requests that cannot run; see `plan.check_requests`.
+
+        From here on `config` holds the number of KV slots that these requests run with.
+        """
         limit = min(model.max_position_embeddings for model in self._model_configs)
-        check_requests(self.config, requests, self.model.vocab_size, limit)
+        check_requests(self._asked, requests, self.model.vocab_size, limit)
+        num_kv_slots = make_plan(self._asked, requests).num_kv_slots
+        self.config = replace(self._asked, num_kv_slots=num_kv_slots)
 
     def generate(self, requests: Sequence[PromptRequest]) -> Iterator[FinishedRequest]:
         """Runs the requests; yields each when it ends, in the order in which they end.

@@ -25,6 +25,11 @@ class Plan:
     max_running_requests: int
     lookahead: int
 
+    @property
+    def num_kv_slots(self) -> int:
+        """Slots that requests can use."""
+        return self.num_slots - PAGE_SIZE
+
 
 def lookahead_of(config: RunConfig) -> int:
     """Positions past a request's last output that a step may write.

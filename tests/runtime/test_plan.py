@@ -38,7 +38,7 @@ def test_what_just_fits_is_accepted():
 def test_every_running_request_fits_by_default():
     requests = [request(prompt_len=n, id=str(n)) for n in (3, 30, 11)]
     plan = make_plan(RunConfig(max_running_requests=2), requests)
-    assert plan.num_slots == PAGE_SIZE + 40 + 16
+    assert plan.num_kv_slots == plan.num_slots - PAGE_SIZE == 40 + 16
     assert (plan.max_len, plan.max_running_requests) == (40, 2)
 
 
