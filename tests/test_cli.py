@@ -158,14 +158,21 @@ def test_disagg_sim_refuses_what_would_not_be_disaggregated(run, argv):
 
 
 def test_aliases_are_written_out_up_to_a_double_dash():
-    args = ["--disable-overlap-schedule", "--speculative-num-draft-tokens=3", "--", "--speculative-eagle-topk"]
+    args = [
+        "--disable-overlap-schedule",
+        "--speculative-num-draft-tokens=3",
+        "--",
+        "--speculative-eagle-topk",
+    ]
     assert canonical(args) == ["--no-overlap", "--num-draft-tokens=3", "--", "--speculative-eagle-topk"]
 
 
 def test_an_alias_counts_as_the_option_it_stands_for(run):
     _, _, stderr = run("capture", "--fault", "no-merge", "--disable-overlap-schedule", "--seed", "x")
     assert "Invalid value for '--seed'" in error_line(stderr)
-    status, _, stderr = run("capture", "--target-only", "--disable-overlap-schedule", "--draft", "none", "/nowhere")
+    status, _, stderr = run(
+        "capture", "--target-only", "--disable-overlap-schedule", "--draft", "none", "/nowhere"
+    )
     assert status == 2
     assert "contradict" not in stderr
 
