@@ -49,6 +49,7 @@ def made_baseline(trace: Trace, keep: Path | None, force: bool, console: Console
                 baseline_of=trace.path,
                 expected_fingerprint=trace.model.fingerprint,
                 request_seeds=_request_seeds(trace),
+                temporary=keep is None,
             ),
             console,
         )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moeinspect.commands._record import event_columns, model_facts, request_record, run_info
 from moeinspect.console import Console
-from moeinspect.errors import InputError
+from moeinspect.errors import EngineError, InputError
 from moeinspect.interrupts import shielded
 from moeinspect.runtime.config import RunConfig
 from moeinspect.runtime.records import PromptRequest
@@ -26,7 +26,8 @@ class Run:
     """What to run and where its trace goes.
 
     `make_requests` gets the loaded runtime, since text prompts and built-in prompts need the model.
-    `request_seeds` holds the seeds that requests bring along, by id.
+    `request_seeds` holds the seeds that requests bring along, by id. The trace of a `temporary` run is
+    gone when the command ends.
     """
 
     label: str
@@ -37,6 +38,7 @@ class Run:
     baseline_of: str = ""
     expected_fingerprint: str | None = None
     request_seeds: Mapping[str, int] = field(default_factory=dict)
+    temporary: bool = False
 
 
 @dataclass(slots=True)
@@ -76,6 +78,9 @@ def record(run: Run, console: Console) -> RunSummary:
             request_seeds=run.request_seeds,
             baseline_of=run.baseline_of,
         )
+        summary = RunSummary(run.output, model, runtime.config.faults)
+        if not run.temporary:
+            stack.enter_context(_tells_what_is_kept(summary, console))
         with shielded():  # an interrupt finds the writer either not there or in the stack's care
             writer = stack.enter_context(
                 TraceWriter(
@@ -89,9 +94,18 @@ def record(run: Run, console: Console) -> RunSummary:
                     force=run.force,
                 )
             )
-        summary = RunSummary(run.output, model, runtime.config.faults)
         _write_all(runtime, requests, writer, summary, run.label, console)
     return summary
+
+
+@contextmanager
+def _tells_what_is_kept(summary: RunSummary, console: Console) -> Iterator[None]:
+    try:
+        yield
+    except (KeyboardInterrupt, EngineError):
+        if summary.requests:
+            console.note(f"{summary.output} holds the requests that had ended: {summary.requests}")
+        raise
 
 
 def _write_all(

@@ -68,7 +68,9 @@ def test_ctrl_c_exits_130_in_two_seconds_and_leaves_no_process(
     command.signal_all(signal.SIGINT)
     done = command.finish()
     assert time.monotonic() - pressed < 2
-    assert (done.status, done.stdout, done.stderr) == (130, "", "moeinspect: error: interrupted\n")
+    kept = len(read_trace(tmp_path / "t.h5").requests)
+    said = f"t.h5 holds the requests that had ended: {kept}\nmoeinspect: error: interrupted\n"
+    assert (done.status, done.stdout, done.stderr) == (130, "", said)
     assert eventually(lambda: not command.alive(), timeout=2)
     assert_right(tmp_path / "t.h5", reference, at_least=len(FIRST))
 
