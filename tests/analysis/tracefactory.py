@@ -266,8 +266,11 @@ def _validity(record: RequestRecord, facts: ModelFacts) -> NDArray[np.uint8]:
 
 def _invalid_cells(record: RequestRecord, facts: ModelFacts, base: int) -> tuple[NDArray[Any], ...]:
     bad = _unstorable(record, facts) & (record.validity != Validity.MISSING)[:, None, None]
-    row, layer, slot = np.nonzero(bad)
-    return row + base, layer, slot, np.asarray(record.expert_ids)[row, layer, slot].astype(np.int64)
+    if facts.layer_axis == "all":
+        bad[:, [layer for layer in range(bad.shape[1]) if layer not in facts.moe_layers]] = False
+    row, place, slot = np.nonzero(bad)
+    layer = facts.layer_indices()[place]
+    return row + base, layer, slot, np.asarray(record.expert_ids)[row, place, slot].astype(np.int64)
 
 
 def _requests(records: Sequence[RequestRecord]) -> Requests:

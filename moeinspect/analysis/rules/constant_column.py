@@ -1,0 +1,131 @@
+"""`constant-column`: one id in one slot, row after row; a column that no router chose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moeinspect.analysis.findings import Finding
+from moeinspect.analysis.rules.chance import LOG10_LIMIT, log10
+from moeinspect.analysis.rules.column_shares import largest_share
+from moeinspect.analysis.rules.grouping import CellRun, findings_of
+from moeinspect.analysis.rules.runs import true_runs
+from moeinspect.analysis.rules.view import TraceView
+
+MIN_ROWS = 32
+BLOCK = 16
+"""Every run of `MIN_ROWS` rows holds a whole aligned block of this many."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRun:
+    """Rows [first, last) of the file in which one slot of one layer never changes."""
+
+    place: int
+    slot: int
+    first: int
+    last: int
+
+    def rows(self, readable: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """The readable rows of the run."""
+        return (self.first + np.flatnonzero(readable[self.first : self.last])).astype(np.int64)
+
+
+def check_constant_column(view: TraceView) -> list[Finding]:
+    """A slot that never changes over a whole trace, or over 32 or more rows of a request.
+
+    Cells of zeros and rows that other rules counted are passed over. Chance is judged by the largest share
+    that one id has in any other slot of the trace over a like number of rows.
+    """
+    readable = _readable(view)
+    runs = _whole_trace_runs(view, readable) or _request_runs(view, readable)
+    if not runs:
+        return []
+    share = largest_share(view, readable, [(run.place, run.slot, run.first, run.last) for run in runs])
+    cells = np.zeros(view.flagged.shape, dtype=bool)
+    constant: dict[int, list[ColumnRun]] = {}
+    chances = [_chance_log10(view, run.rows(readable), share) for run in runs]
+    for run, chance in zip(runs, chances, strict=True):
+        if chance < LOG10_LIMIT:
+            rows = run.rows(readable)
+            cells[rows, run.place] = True
+            constant.setdefault(run.place, []).append(run)
+
+    def describe(found: CellRun) -> tuple[str, Mapping[str, Any]]:
+        here = [
+            (int(view.layers[place]), run.slot, int(view.ids[found.first, place, run.slot]))
+            for place in found.places.tolist()
+            for run in constant[place]
+            if run.first <= found.first < run.last
+        ]
+        columns = [{"layer": layer, "slot": slot, "id": expert} for layer, slot, expert in here[:16]]
+        return _text(here), {"columns": columns, "chance_log10": round(max(chances), 1)}
+
+    return findings_of(view, view.claim(cells), "constant-column", "warning", describe)
+
+
+def _readable(view: TraceView) -> NDArray[np.bool_]:
+    """Rows [R] that take part: real, and not all counted by other rules."""
+    return view.whole_rows()
+
+
+def _whole_trace_runs(view: TraceView, readable: NDArray[np.bool_]) -> list[ColumnRun]:
+    """Slots that hold one id in every readable row of the trace."""
+    rows = np.flatnonzero(readable)
+    if len(rows) < MIN_ROWS:
+        return []
+    constant = np.ones(view.ids.shape[1:], dtype=bool)
+    constant[view.exempt] = False
+    for part in np.array_split(rows, max(1, len(rows) >> 12)):
+        constant &= (view.ids[part] == view.ids[rows[0]]).all(axis=0)
+        if not constant.any():
+            return []
+    return [
+        ColumnRun(place, slot, int(rows[0]), int(rows[-1]) + 1)
+        for place, slot in np.argwhere(constant).tolist()
+    ]
+
+
+def _request_runs(view: TraceView, readable: NDArray[np.bool_]) -> list[ColumnRun]:
+    """Runs of 32 or more rows of one request in which a slot never changes."""
+    found = []
+    for place, slot in _columns_with_constant_blocks(view):
+        column = view.ids[:, place, slot]
+        joined = view.joined.copy()
+        joined[1:] &= column[1:] == column[:-1]
+        firsts, lasts = true_runs(readable, joined)
+        long = lasts - firsts >= MIN_ROWS
+        pairs = zip(firsts[long].tolist(), lasts[long].tolist(), strict=True)
+        found += [ColumnRun(place, slot, first, last) for first, last in pairs]
+    return found
+
+
+def _columns_with_constant_blocks(view: TraceView) -> list[tuple[int, int]]:
+    """Slots with an aligned block of equal ids; most traces have none, so this is a quick way out."""
+    R, M, K = view.ids.shape
+    blocks = R // BLOCK
+    constant = np.zeros((M, K), dtype=bool)
+    step = max(1, (1 << 22) // max(1, BLOCK * M * K))
+    for first in range(0, blocks, step):
+        last = min(blocks, first + step)
+        ids = view.ids[first * BLOCK : last * BLOCK].reshape(last - first, BLOCK, M, K)
+        constant |= (ids[:, 1:] == ids[:, :1]).all(axis=1).any(axis=0)
+    constant[view.exempt] = False
+    return [(place, slot) for place, slot in np.argwhere(constant).tolist()]
+
+
+def _chance_log10(view: TraceView, rows: NDArray[np.int64], share: float) -> float:
+    """Chance of such a run anywhere: each different token but the first must choose the same id again."""
+    tokens = len(np.unique(view.places.token[rows]))
+    places = log10(float(view.ids[:, :, 0].size * view.top_k))
+    return min(0.0, places + (tokens - 1) * log10(share))
+
+
+def _text(columns: list[tuple[int, int, int]]) -> str:
+    kinds = sorted({(slot, expert) for _, slot, expert in columns})
+    shown = ", ".join(f"slot {slot} is always expert {expert}" for slot, expert in kinds[:4])
+    return shown + (f" and {len(kinds) - 4} more" if len(kinds) > 4 else "")

@@ -1,0 +1,89 @@
+"""Runs of equal rows and the chance of each: shared by `filler-rows` and `repeated-rows`."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moeinspect.analysis.rules.chance import log10
+from moeinspect.analysis.rules.coincidence import Coincidences
+from moeinspect.analysis.rules.runs import count_distinct, run_bounds, spread
+from moeinspect.analysis.rules.view import TraceView
+
+MIN_ROWS = 4
+
+
+class RepeatModel:
+    """Maximal runs of rows that are equal in all checked layers, among `rows` [R] of a view.
+
+    Run i covers rows [`first[i]`, `last[i]`) of the file and `num_tokens[i]` different tokens. Only these
+    are evidence: a model that is fed the same token again and again may well route it the same way.
+    """
+
+    def __init__(self, view: TraceView, rows: NDArray[np.bool_]) -> None:
+        self.view = view
+        self.rows = rows
+        index = np.flatnonzero(rows).astype(np.int64)
+        linked = np.zeros(len(index), dtype=bool)
+        content = view.content[index]
+        linked[1:] = (np.diff(index) == 1) & view.joined[index[1:]] & (content[1:] == content[:-1])
+        starts, ends = run_bounds(linked)
+        self.first: NDArray[np.int64] = index[starts]
+        self.last: NDArray[np.int64] = index[ends - 1] + 1
+        self.content: NDArray[np.uint64] = content[starts]
+
+    @property
+    def long_runs(self) -> NDArray[np.int64]:
+        """Runs of `MIN_ROWS` rows or more."""
+        return np.flatnonzero(self.last - self.first >= MIN_ROWS).astype(np.int64)
+
+    @cached_property
+    def num_tokens(self) -> NDArray[np.int64]:
+        """Different tokens of each run."""
+        tokens = np.ones(len(self.first), dtype=np.int64)
+        longer = np.flatnonzero(self.last - self.first > 1)
+        first, last = self.first[longer], self.last[longer]
+        owner = np.repeat(np.arange(len(longer)), last - first)
+        tokens[longer] = count_distinct(owner, self.view.places.token[spread(first, last)], len(longer))
+        return tokens
+
+    @cached_property
+    def coincidences(self) -> Coincidences:
+        """How often unrelated rows are equal."""
+        return Coincidences(self.view, self.rows)
+
+    def chance_log10(self, run: int) -> float:
+        """Chance that such a run stands anywhere in a healthy trace like this one."""
+        num_rows = float(self.rows.sum())
+        steps = int(self.num_tokens[run]) - 1
+        return min(0.0, log10(num_rows) + steps * log10(self._step_chance(run)))
+
+    def _step_chance(self, run: int) -> float:
+        """Chance that the row of another token continues the run: the largest of what the trace suggests."""
+        c = self.coincidences
+        tails = max(c.random_tail, c.neighbour_tail)
+        return min(1.0, max(tails, c.equal_rate, self._short_run_rate(run), self._return_rate(run)))
+
+    def _short_run_rate(self, run: int) -> float:
+        """How often a run goes on, from the runs of at most three tokens, this one left out.
+
+        If a run goes on with chance s, runs of 1, 2 and 3 tokens are as frequent as 1 : s : s * s; long runs,
+        which a fault may have made, need not be looked at.
+        """
+        n1, n2, n3 = self._runs_by_tokens
+        n2 -= int(self.num_tokens[run] == 2)
+        n3 -= int(self.num_tokens[run] == 3)
+        return (n2 + n3) / max(1, n1 + n2)
+
+    @cached_property
+    def _runs_by_tokens(self) -> tuple[int, int, int]:
+        counts = np.bincount(self.num_tokens, minlength=4)
+        return int(counts[1]), int(counts[2]), int(counts[3])
+
+    def _return_rate(self, run: int) -> float:
+        """How often other rows are followed by a run of this content, this run left out."""
+        same = self.content == self.content[run]
+        rows_of_it = int((self.last - self.first)[same].sum())
+        return (int(same.sum()) - 1) / max(1, int(self.rows.sum()) - rows_of_it)
