@@ -12,6 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 
+def gather(values: NDArray[Any], rows: NDArray[np.int64], axis: NDArray[np.int64]) -> NDArray[Any]:
+    """`values[rows][:, axis]`, a view where both are one run."""
+    return _take(_take(values, rows, 0), axis, 1)
+
+
+def _take(values: NDArray[Any], index: NDArray[np.int64], axis: int) -> NDArray[Any]:
+    if len(index) and bool((np.diff(index) == 1).all()):
+        run = slice(int(index[0]), int(index[-1]) + 1)
+        return values[run] if axis == 0 else values[:, run]
+    return np.take(values, index, axis=axis)
+
+
 def slot_columns(cells: NDArray[Any]) -> NDArray[Any]:
     """Cells [n, K] as contiguous slot columns [K, n]."""
     return np.ascontiguousarray(cells.T)

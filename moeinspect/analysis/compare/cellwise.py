@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moeinspect.analysis.align import Alignment
-from moeinspect.analysis.cells import num_distinct, overlap_of, slot_columns
+from moeinspect.analysis.cells import gather, num_distinct, overlap_of, slot_columns
 from moeinspect.analysis.compare.tolerance import Tolerance
 
 _CELLS_PER_BLOCK = 1 << 18
@@ -64,18 +64,6 @@ def compare_cells(alignment: Alignment, tolerance: Tolerance) -> CellResults:
         if mismatch is not None:
             mismatch &= results.compared
     return results
-
-
-def gather(values: NDArray[Any], rows: NDArray[np.int64], axis: NDArray[np.int64]) -> NDArray[Any]:
-    """`values[rows][:, axis]`, a view where both are one run."""
-    return _take(_take(values, rows, 0), axis, 1)
-
-
-def _take(values: NDArray[Any], index: NDArray[np.int64], axis: int) -> NDArray[Any]:
-    if len(index) and bool((np.diff(index) == 1).all()):
-        run = slice(int(index[0]), int(index[-1]) + 1)
-        return values[run] if axis == 0 else values[:, run]
-    return np.take(values, index, axis=axis)
 
 
 def _compared_cells(alignment: Alignment) -> NDArray[np.bool_]:

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moeinspect.analysis.align import Alignment
-from moeinspect.analysis.cells import num_distinct, slot_columns
-from moeinspect.analysis.compare.cellwise import CellResults, gather
+from moeinspect.analysis.cells import gather, num_distinct, slot_columns
+from moeinspect.analysis.compare.cellwise import CellResults
 from moeinspect.analysis.compare.tolerance import Tolerance
 
 _CASCADE_GAP = 2.0

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moeinspect.analysis.align import Alignment
-from moeinspect.analysis.cells import sets_equal
-from moeinspect.analysis.compare.cellwise import CellResults, gather
+from moeinspect.analysis.cells import gather, sets_equal
+from moeinspect.analysis.compare.cellwise import CellResults
 
 _MAX_ROWS = 32768
 _MIN_MISMATCHES = 16

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,12 +32,14 @@ def region_rows(alignment: Alignment) -> dict[str, NDArray[np.bool_]]:
     }
 
 
-def layer_stats(alignment: Alignment, cells: CellResults, ties: NearTies) -> tuple[LayerStats, ...]:
-    """One record per common MoE layer."""
+def layer_stats(
+    alignment: Alignment, cells: CellResults, ties: NearTies, regions: Mapping[str, NDArray[np.bool_]]
+) -> tuple[LayerStats, ...]:
+    """One record per common MoE layer; `regions` as `region_rows` gives them."""
     top_k = max(alignment.a.model.top_k, alignment.b.model.top_k)
     compared = cells.compared.sum(axis=0)
     overlap = np.where(cells.compared, cells.overlap, 0).sum(axis=0, dtype=np.int64)
-    regions = _region_shares(alignment, cells)
+    shares = _region_shares(regions, cells)
     explained = (ties.explained_sets & cells.set_mismatch).sum(axis=0)
     mismatches = cells.set_mismatch.sum(axis=0)
     return tuple(
@@ -49,7 +53,7 @@ def layer_stats(alignment: Alignment, cells: CellResults, ties: NearTies) -> tup
                 "weight_mismatch": _share_of(cells.weight_mismatch, i, compared[i]),
                 "chance_overlap": chance_overlap(alignment),
                 "near_tie": share(explained[i], mismatches[i]) if ties.has_margins else None,
-                "regions": {name: values[i] for name, values in regions.items()},
+                "regions": {name: values[i] for name, values in shares.items()},
             },
         )
         for i, layer in enumerate(alignment.layers)
@@ -72,11 +76,11 @@ def _share_of(mismatch: NDArray[np.bool_] | None, layer: int, compared: np.integ
 
 
 def _region_shares(
-    alignment: Alignment, cells: CellResults
+    regions: Mapping[str, NDArray[np.bool_]], cells: CellResults
 ) -> dict[str, list[dict[str, int | float | None]]]:
     """Per region and layer, the compared cells and the share of set mismatches; empty regions left out."""
     shares = {}
-    for name, rows in region_rows(alignment).items():
+    for name, rows in regions.items():
         if not rows.any():
             continue
         compared = cells.compared[rows].sum(axis=0)

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moeinspect.analysis.align import Alignment
-from moeinspect.analysis.cells import set_keys
-from moeinspect.analysis.compare.cellwise import CellResults, gather
+from moeinspect.analysis.cells import gather, set_keys
+from moeinspect.analysis.compare.cellwise import CellResults
 
 LAGS = (-3, -2, -1, 1, 2, 3)
 """Shifts that are tried, beside 0."""
@@ -53,7 +53,7 @@ class LayerShift:
 
 def find_row_shifts(alignment: Alignment, cells: CellResults) -> list[RowShift]:
     """Runs of mismatching rows that agree overwhelmingly better with a neighbouring row."""
-    mismatching = cells.set_mismatch.any(axis=1)
+    mismatching = np.asarray(cells.set_mismatch.any(axis=1))
     found = []
     for pair in range(len(alignment.pairing.pairs)):
         own = alignment.rows_of_pair(pair)

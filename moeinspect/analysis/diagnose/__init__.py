@@ -5,15 +5,28 @@ Reads findings, rows and what the run says of its switches; never `injected_faul
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from moeinspect.analysis.diagnose.facts import diagnosis
+from moeinspect.analysis.diagnose.mismatch import Mismatch
 from moeinspect.analysis.diagnose.onetrace import diagnose_trace
 from moeinspect.analysis.diagnose.ranking import ranked
-from moeinspect.analysis.findings import Diagnosis, Finding
+from moeinspect.analysis.diagnose.twotrace import (
+    diagnose_mismatch,
+    diagnose_numerics,
+    diagnose_tokens,
+)
+from moeinspect.analysis.findings import Diagnosis, Finding, LayerStats, Verdict
 from moeinspect.trace.schema import Trace
 
-__all__ = ["diagnose_check"]
+if TYPE_CHECKING:  # compare imports this package
+    from moeinspect.analysis.compare.comparison import Comparison
+
+__all__ = ["diagnose_check", "diagnose_diff"]
 
 
 def diagnose_check(traces: Sequence[Trace], findings: Sequence[Finding]) -> tuple[Diagnosis, ...]:
@@ -21,10 +34,36 @@ def diagnose_check(traces: Sequence[Trace], findings: Sequence[Finding]) -> tupl
 
     A finding with `input` None belongs to the first trace. Notes are no reason for a diagnosis.
     """
+    return ranked(_of_traces(traces, findings))
+
+
+def diagnose_diff(
+    comparison: Comparison,
+    layers: tuple[LayerStats, ...],
+    regions: Mapping[str, NDArray[np.bool_]],
+    findings: Sequence[Finding],
+    verdict: Verdict,
+) -> tuple[Diagnosis, ...]:
+    """Causes of what a comparison found, best first; none for a clean one.
+
+    `regions` are rows [R] by region name, `findings` those of the comparison and of the one-trace rules.
+    """
+    if verdict == "clean":
+        return ()
+    mismatch = Mismatch(comparison, layers, tuple(findings), regions)
+    if verdict == "numerics":
+        return (diagnose_numerics(mismatch),)
+    found = _of_traces((comparison.a, comparison.b), [f for f in findings if f.input is not None])
+    found += diagnose_mismatch(mismatch)
+    found += diagnose_tokens(mismatch)
+    first = next(f for f in findings if f.severity != "note")
+    return ranked(found or [diagnosis("unknown", 0.1, [first.message], comparison.a)])
+
+
+def _of_traces(traces: Sequence[Trace], findings: Sequence[Finding]) -> list[Diagnosis]:
     found: list[Diagnosis] = []
     for number, trace in enumerate(traces):
         own = tuple(f for f in findings if (f.input or 0) == number and f.severity != "note")
         if own:
-            named = diagnose_trace(trace, own)
-            found += named or [diagnosis("unknown", 0.1, [own[0].message], trace)]
-    return ranked(found)
+            found += diagnose_trace(trace, own) or [diagnosis("unknown", 0.1, [own[0].message], trace)]
+    return found

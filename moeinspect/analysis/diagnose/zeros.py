@@ -81,10 +81,11 @@ def _whole_output(trace: Trace, facts: RunFacts, shape: PromptShape) -> Diagnosi
 def _everything(trace: Trace, facts: RunFacts, shape: PromptShape) -> Diagnosis:
     total = shape.touched + shape.clean
     because = [f"every row is zero in {of_all(shape.everything, total, 'request')}: nothing was ever stored"]
+    if facts.draft is False:
+        return diagnosis("init-order|kernel-uncaptured", 0.7, because, trace)
     if facts.draft:
         because.append("a draft was configured; with n-gram drafts the prefill result is dropped as well")
-        return diagnosis("init-order|kernel-uncaptured|verify-dropped", 0.7, because, trace)
-    return diagnosis("init-order|kernel-uncaptured", 0.7, because, trace)
+    return diagnosis("init-order|kernel-uncaptured|verify-dropped", 0.7, because, trace)
 
 
 def _scattered(trace: Trace, facts: RunFacts, shape: PromptShape) -> list[Diagnosis]:

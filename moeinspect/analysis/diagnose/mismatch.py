@@ -1,0 +1,92 @@
+"""The mismatches of a comparison that still ask for a cause."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moeinspect.analysis.cells import gather
+from moeinspect.analysis.diagnose.facts import RunFacts, run_facts
+from moeinspect.analysis.diagnose.provenance import zero_rows
+from moeinspect.analysis.findings import Finding, LayerStats
+from moeinspect.trace.schema import Trace
+
+if TYPE_CHECKING:  # compare imports this package
+    from moeinspect.analysis.align import Alignment
+    from moeinspect.analysis.compare.comparison import Comparison
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """Set mismatches that are neither rounding nor zero rows, which have causes of their own."""
+
+    comparison: Comparison
+    layers: tuple[LayerStats, ...]
+    findings: tuple[Finding, ...]
+    regions: Mapping[str, NDArray[np.bool_]]
+    """Rows [R] of each region."""
+
+    @property
+    def alignment(self) -> Alignment:
+        """What was compared."""
+        return self.comparison.alignment
+
+    @property
+    def a(self) -> Trace:
+        """The trace that is judged."""
+        return self.comparison.a
+
+    @cached_property
+    def facts(self) -> RunFacts:
+        """Switches of A's run."""
+        return run_facts(self.a)
+
+    @cached_property
+    def cells(self) -> NDArray[np.bool_]:
+        """The cells [R, L]."""
+        alignment = self.alignment
+        cells = self.comparison.cells.set_mismatch & ~self.comparison.ties.explained_sets
+        zero = zero_rows(self.a)[alignment.a_row] | zero_rows(self.comparison.b)[alignment.b_row]
+        return np.asarray(cells & ~zero[:, None])
+
+    @cached_property
+    def rows(self) -> NDArray[np.bool_]:
+        """Rows [R] with such a cell."""
+        return np.asarray(self.cells.any(axis=1))
+
+    @cached_property
+    def by_layer(self) -> NDArray[np.float64]:
+        """Share of mismatching cells per layer [L]."""
+        compared = np.maximum(1, self.comparison.cells.compared.sum(axis=0))
+        return np.asarray(self.cells.sum(axis=0) / compared)
+
+    def share_in(self, region: str) -> float:
+        """Share of the mismatching rows that stand in a region."""
+        return float(self.regions[region][self.rows].mean()) if self.rows.any() else 0.0
+
+    def share_of(self, region: str) -> float:
+        """Share of a region's rows that mismatch."""
+        rows = self.regions[region]
+        return float(self.rows[rows].mean()) if rows.any() else 0.0
+
+    def overlap_at(self, places: NDArray[np.int64]) -> float:
+        """Mean share of common experts over the mismatching cells of these layers."""
+        cells = self.cells[:, places]
+        top_k = max(self.a.model.top_k, self.comparison.b.model.top_k)
+        return float(self.comparison.cells.overlap[:, places][cells].mean()) / top_k if cells.any() else 1.0
+
+    def rows_of_a(self, values: NDArray[np.generic]) -> NDArray[np.generic]:
+        """A column of A's rows, for the comparable rows [R]."""
+        return values[self.alignment.a_row]
+
+    def ids(self, side: str, rows: NDArray[np.int64]) -> NDArray[np.integer]:
+        """Ids [n, L, K] of comparable rows on side `a` or `b`."""
+        alignment = self.alignment
+        if side == "a":
+            return gather(self.a.rows.expert_ids, alignment.a_row[rows], alignment.a_axis)
+        return gather(self.comparison.b.rows.expert_ids, alignment.b_row[rows], alignment.b_axis)
