@@ -54,7 +54,11 @@ def disagg_sim(
 
     trace = read_trace(summary.output)
     if text:
-        call.console.result(render_timeline(trace, width=call.console.result_width))
+        call.console.result(
+            render_timeline(
+                trace, color=call.console.color(call.console.stdout), width=call.console.result_width
+            )
+        )
     with made_baseline(trace, None, False, call.console) as baseline:
         report = diff_report(trace, baseline)
         call.console.result(render_for(report, common.format, call.console))
