@@ -72,7 +72,11 @@ def baseline_config(trace: Trace) -> RunConfig:
 
 
 def baseline_requests(trace: Trace, console: Console) -> list[PromptRequest]:
-    """Each request of the trace again: its own prompt ids, as many output tokens as it had, no stops."""
+    """Each request of the trace again: its own prompt ids, as many output tokens as it had, no stops.
+
+    Raises:
+        InputError: there is none.
+    """
     seeds = _request_seeds(trace)
     requests = []
     for position in range(len(trace.requests)):
@@ -85,6 +89,10 @@ def baseline_requests(trace: Trace, console: Console) -> list[PromptRequest]:
         prompt_ids = tuple(int(token) for token in trace.tokens_of(position)[:prompt_len])
         requests.append(
             PromptRequest(request_id, prompt_ids, output_len, seed=seeds.get(request_id), ignore_eos=True)
+        )
+    if not requests:
+        raise InputError(
+            f"{trace.path}: nothing to compare: no request had ended with an output", "record it again"
         )
     return requests
 

@@ -31,8 +31,8 @@ def check_duplicates(
     from moeinspect.analysis.check import check_report
     from moeinspect.trace.reader import read_trace
 
-    report = check_report([read_trace(path) for path in traces])
-    status = hand_over(report, common, call.console)
-    if common.format is Format.TEXT:
+    read = [read_trace(path) for path in traces]
+    status = hand_over(check_report(read), common, call.console)
+    if common.format is Format.TEXT and len(read) == 1 and read[0].run.engine == "local" and read[0].requests:
         call.console.next_command(diff_command(traces[0]))
     return status

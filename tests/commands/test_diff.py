@@ -214,6 +214,11 @@ def test_a_trace_without_an_ended_request_is_valid(run, tmp_path, trace):
     done = run("check-duplicates", trace)
     assert done.status == 0
     assert done.stdout.splitlines()[-1].startswith("clean: 0 rows")
+    assert "no request had ended" in done.stdout
+    assert done.stderr == ""
+    done = run("diff", trace)
+    assert done.status == 2
+    assert done.error.startswith("a.h5: nothing to compare: no request had ended")
 
 
 def test_several_traces_make_one_report(run, trace, tmp_path):

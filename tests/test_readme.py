@@ -1,0 +1,120 @@
+"""README shows what the commands really print: its console blocks are run again and compared.
+
+Times, what depends on timing, and numbers of drafted tokens are normalised; everything else is exact.
+`python tests/test_readme.py` writes the blocks anew.
+"""
+
+import io
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from moeinspect import cli
+from moeinspect.exit_status import ExitStatus
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+UNSTABLE = [
+    (re.compile(r"\d[\d.,]* of \d[\d.,]* drafted tokens accepted \(\d+%\)"), "N of N drafted tokens accepted"),
+    (re.compile(r"^( +0 ms) +[\d.,]+ m?s$", re.MULTILINE), r"\1 .. N"),
+    (re.compile(r"^(  (?:host|compute|copy|transfer) ).*$", re.MULTILINE), r"\1 ..."),
+    (re.compile(r"[\d.,]+ m?s\b"), "N ms"),
+    (re.compile(r"during [\d.,]+ %"), "during N %"),
+]
+
+
+class Shell:
+    """Runs the commands of a console block in this process, stdout and stderr in one stream."""
+
+    def __init__(self):
+        self.status = 0
+
+    def run(self, command):
+        """What a terminal without colours and columns would show."""
+        if command == "echo $?":
+            return f"{self.status}\n"
+        program, *argv = shlex.split(command)
+        assert program == "moeinspect", f"README runs something else: {command}"
+        before = sys.stdout, sys.stderr
+        sys.stdout = sys.stderr = shown = io.StringIO()
+        try:
+            self.status = cli.main(argv)
+        finally:
+            sys.stdout, sys.stderr = before
+        return shown.getvalue()
+
+
+def commands_of(block):
+    return [line.removeprefix("$ ") for line in block.splitlines() if line.startswith("$ ")]
+
+
+def run_again(block, shell):
+    """The block with the output that its commands give now."""
+    return "".join(f"$ {command}\n{shell.run(command)}" for command in commands_of(block))
+
+
+def stable(text):
+    """`text` without what timing decides: durations, who ended first, how far the draft guessed ahead."""
+    for pattern, replacement in UNSTABLE:
+        text = pattern.sub(replacement, text)
+    lines = text.splitlines()
+    errors = iter(sorted(line for line in lines if line.startswith("error ")))
+    return [next(errors) if line.startswith("error ") else line for line in lines]
+
+
+def test_readme_shows_real_output(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    text = README.read_text(encoding="utf-8")
+    shell = Shell()
+    blocks = BLOCK.findall(text)
+    assert blocks
+    for block in blocks:
+        assert stable(run_again(block, shell)) == stable(block)
+
+
+@pytest.mark.parametrize("command", ["capture", "diff", "check-duplicates", "disagg-sim"])
+def test_readme_shows_every_command(command):
+    blocks = BLOCK.findall(README.read_text(encoding="utf-8"))
+    assert any(f"$ moeinspect {command}" in block for block in blocks)
+
+
+def test_readme_lists_every_exit_status():
+    text = README.read_text(encoding="utf-8")
+    assert {int(number) for number in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)} == set(ExitStatus)
+
+
+def test_readme_names_scripts_and_pages_that_are_there():
+    text = README.read_text(encoding="utf-8")
+    for path in re.findall(r"\]\(((?!http)[^)#]+)", text) + re.findall(r"^bash (\S+)$", text, re.MULTILINE):
+        assert (ROOT / path).exists(), path
+
+
+def test_normalising_keeps_what_matters():
+    assert stable("prefill-0: the host worked during 1.2 % of 108 ms of compute") == stable(
+        "prefill-0: the host worked during 99 % of 1,234 ms of compute"
+    )
+    assert stable("layer 1: 685 cells, other set 0.0 %") != stable("layer 1: 685 cells, other set 0.1 %")
+
+
+def write():
+    """Puts today's output into README's blocks."""
+    import os
+    import tempfile
+
+    text = README.read_text(encoding="utf-8")
+    shell = Shell()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        text = BLOCK.sub(lambda found: f"```console\n{run_again(found[1], shell)}```", text)
+        os.chdir(ROOT)
+    README.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()
