@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "moeinspect"
@@ -38,7 +39,7 @@ MAY_IMPORT = {
 
 ONLY_IN = {
     "torch": {"runtime", "kernels", "engines.transformers"},
-    "triton": {"kernels"},
+    "triton": {"kernels", "runtime.topk.triton_backend"},
     "safetensors": {"runtime"},
     "tokenizers": {"runtime"},
     "h5py": {"trace"},
@@ -170,3 +171,39 @@ def test_help_imports_nothing_heavy(argv):
     assert status == 0
     assert "moeinspect" in modules
     assert not modules & {"torch", "triton", "h5py", "numpy", "rich"}
+
+
+@pytest.fixture
+def trace_file(tmp_path):
+    """A small healthy trace, written without the runtime."""
+    from moeinspect.trace.schema import ModelFacts, RequestRecord, RunInfo
+    from moeinspect.trace.writer import TraceWriter
+
+    n, layers, top_k = 6, (0, 1), 2
+    run = RunInfo("moeinspect", "0", "now", False, "local", "0", "key", True, {})
+    model = ModelFacts("m", "a", "f", 2, 8, top_k, "moe", layers)
+    rng = np.random.default_rng(0)
+    record = RequestRecord(
+        id="a",
+        prompt_ids=np.arange(4, dtype=np.int32),
+        output_ids=np.arange(3, dtype=np.int32),
+        expert_ids=np.stack([rng.permutation(8)[:top_k] for _ in range(n * 2)]).reshape(n, 2, top_k),
+        validity=np.zeros(n, np.uint8),
+        origin=np.zeros(n, np.uint8),
+        worker=np.zeros(n, np.uint16),
+        step=np.arange(n, dtype=np.int32),
+        slot=np.arange(n, dtype=np.int32),
+        row_weight_version=np.zeros(n, np.uint16),
+    )
+    with TraceWriter(tmp_path / "a.h5", run, model, worker_names=("unified",)) as writer:
+        writer.append(record)
+    return str(tmp_path / "a.h5")
+
+
+@pytest.mark.parametrize("command", ["diff", "check-duplicates"])
+@pytest.mark.parametrize("format", ["text", "json", "github"])
+def test_looking_at_files_does_not_import_torch(trace_file, command, format):
+    status, modules = modules_after([command, trace_file, trace_file, "--format", format])
+    assert status == 0
+    assert "h5py" in modules
+    assert not modules & {"torch", "triton", "rich"}

@@ -20,7 +20,10 @@ README = ROOT / "README.md"
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 UNSTABLE = [
-    (re.compile(r"\d[\d.,]* of \d[\d.,]* drafted tokens accepted \(\d+%\)"), "N of N drafted tokens accepted"),
+    (
+        re.compile(r"\d[\d.,]* of \d[\d.,]* drafted tokens accepted \(\d+%\)"),
+        "N of N drafted tokens accepted",
+    ),
     (re.compile(r"^( +0 ms) +[\d.,]+ m?s$", re.MULTILINE), r"\1 .. N"),
     (re.compile(r"^(  (?:host|compute|copy|transfer) ).*$", re.MULTILINE), r"\1 ..."),
     (re.compile(r"[\d.,]+ m?s\b"), "N ms"),
