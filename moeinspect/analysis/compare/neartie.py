@@ -10,8 +10,7 @@ the request's first flips, those that no earlier flip precedes, are all near-tie
 if its gap is at most twice the layer's median; and if the cascade as a whole leans to small gaps as flips
 do: their median is at most half the layer's. A fault does not look at gaps, so its cells fail one of these.
 
-Equal sets in another order are a tie if the weights of the experts that changed places are within the
-tolerance. Without margins (or weights) there is no verdict of this kind.
+Without margins there is no verdict of this kind. Ties in order are `orderties`' matter.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 from moeinspect.analysis.align import Alignment
 from moeinspect.analysis.cells import gather, num_distinct, slot_columns
 from moeinspect.analysis.compare.cellwise import CellResults
+from moeinspect.analysis.compare.orderties import CASCADE_WEIGHT, find_order_ties
 from moeinspect.analysis.compare.tolerance import Tolerance
 
 _CASCADE_GAP = 2.0
@@ -32,9 +32,6 @@ _CASCADE_GAP = 2.0
 
 _CASCADE_LEAN = 0.5
 """Largest median gap of all cascade cells, in medians of their layers. Measured: 0.06."""
-
-_CASCADE_WEIGHT = 0.25
-"""Largest change of a weight after a flip; measured in bf16: 0.26 in one of 20,000 cells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +65,13 @@ def find_near_ties(alignment: Alignment, cells: CellResults, tolerance: Toleranc
         near_tie = one_differs & (margin <= np.minimum(tolerance.margin, median))
         downstream = _downstream(alignment, cells.set_mismatch) & _roots_are(near_tie, alignment, cells)
         cascade = _lean(one_differs & downstream & ~near_tie, margin, median)
-    if cells.order_mismatch is not None and cells.order_mismatch.any():
-        order_tie = _order_ties(alignment, cells.order_mismatch, downstream, tolerance)
+    judged = (
+        margin is not None or alignment.a.rows.weights is not None or alignment.b.rows.weights is not None
+    )
+    if judged and cells.order_mismatch is not None and cells.order_mismatch.any():
+        order_tie = find_order_ties(
+            alignment, cells.order_mismatch, downstream, tolerance, num_near_ties=int(near_tie.sum())
+        )
     if cells.weight_mismatch is not None and downstream.any():
         weight_cascade = _weights_after_flip(alignment, cells.weight_mismatch & downstream)
     return NearTies(margin is not None, near_tie, cascade, order_tie, weight_cascade)
@@ -156,38 +158,6 @@ def _lean(
     return stands
 
 
-def _order_ties(
-    alignment: Alignment,
-    mismatch: NDArray[np.bool_],
-    downstream: NDArray[np.bool_],
-    tolerance: Tolerance,
-) -> NDArray[np.bool_]:
-    """Order mismatches [R, L] that exchange experts of nearly equal weight."""
-    ties = np.zeros_like(mismatch)
-    a, b = alignment.a.rows, alignment.b.rows
-    if a.weights is None or b.weights is None:
-        return ties
-    row, layer = np.nonzero(mismatch)
-    at_a = (alignment.a_row[row], alignment.a_axis[layer])
-    at_b = (alignment.b_row[row], alignment.b_axis[layer])
-    limit = np.where(downstream[row, layer], _CASCADE_WEIGHT, tolerance.weight)
-    ties[row, layer] = _tie_under(a.expert_ids[at_a], b.expert_ids[at_b], b.weights[at_b], limit)
-    ties[row, layer] &= _tie_under(b.expert_ids[at_b], a.expert_ids[at_a], a.weights[at_a], limit)
-    return ties
-
-
-def _tie_under(
-    order: NDArray[Any], ids: NDArray[Any], weights: NDArray[np.float32], limit: NDArray[np.float64]
-) -> NDArray[np.bool_]:
-    """Whether `weights` of `ids` [n, K], falling from slot to slot, still nearly fall in `order` [n, K]."""
-    falling = (np.diff(weights, axis=1) <= 0).all(axis=1)
-    rank = np.argsort(np.argsort(order, axis=1, kind="stable"), axis=1, kind="stable")
-    by_id = np.take_along_axis(weights, np.argsort(ids, axis=1, kind="stable"), axis=1)
-    rise = np.diff(np.take_along_axis(by_id, rank, axis=1), axis=1)
-    with np.errstate(invalid="ignore"):
-        return np.asarray(falling & (rise <= limit[:, None]).all(axis=1))
-
-
 def _weights_after_flip(alignment: Alignment, mismatch: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Weight mismatches [R, L] after a flip that are no larger than flips make them."""
     small = np.zeros_like(mismatch)
@@ -200,5 +170,5 @@ def _weights_after_flip(alignment: Alignment, mismatch: NDArray[np.bool_]) -> ND
     weights_a = np.take_along_axis(a.weights[at_a], np.argsort(a.expert_ids[at_a], axis=1), axis=1)
     weights_b = np.take_along_axis(b.weights[at_b], np.argsort(b.expert_ids[at_b], axis=1), axis=1)
     with np.errstate(invalid="ignore"):
-        small[row, layer] = (np.abs(weights_a - weights_b) <= _CASCADE_WEIGHT).all(axis=1)
+        small[row, layer] = (np.abs(weights_a - weights_b) <= CASCADE_WEIGHT).all(axis=1)
     return small

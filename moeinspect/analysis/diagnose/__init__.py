@@ -28,6 +28,9 @@ if TYPE_CHECKING:  # compare imports this package
 
 __all__ = ["diagnose_check", "diagnose_diff"]
 
+_SYMPTOMS = {"stale-rows", "repeated-rows"}
+"""Rules that see from one trace, less well, what the comparison has already given a cause."""
+
 
 def diagnose_check(traces: Sequence[Trace], findings: Sequence[Finding]) -> tuple[Diagnosis, ...]:
     """Causes of the one-trace findings of `traces`, best first; none for a clean report.
@@ -53,8 +56,10 @@ def diagnose_diff(
     mismatch = Mismatch(comparison, layers, tuple(findings), regions)
     if verdict == "numerics":
         return (diagnose_numerics(mismatch),)
-    found = _of_traces((comparison.a, comparison.b), [f for f in findings if f.input is not None])
-    found += diagnose_mismatch(mismatch)
+    by_cells = diagnose_mismatch(mismatch)
+    known = any(one.cause != "unknown" for one in by_cells)
+    own = [f for f in findings if f.input is not None and not (known and f.rule in _SYMPTOMS)]
+    found = by_cells + _of_traces((comparison.a, comparison.b), own)
     found += diagnose_tokens(mismatch)
     first = next(f for f in findings if f.severity != "note")
     return ranked(found or [diagnosis("unknown", 0.1, [first.message], comparison.a)])

@@ -38,14 +38,27 @@ def _stale(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
             "the run was disaggregated, and the worker that answered says that it never computed the prompt"
         )
         return diagnosis("no-merge", 0.9, because, trace)
-    whole = [f for f in findings if f.rows and f.rows[0] == 0 and _covers_request(trace, f)]
-    if len(whole) == len(findings):
+    if all(f.rows and f.rows[0] == 0 and _covers_request(trace, f) for f in findings):
         because.append("whole requests carry another request's rows")
         return diagnosis("batch-index-swap", 0.6, because, trace)
-    if all(f.region == "prompt" for f in findings):
-        because.append("only prompt rows are stale: their KV was not computed here")
-        return diagnosis("no-merge|stale-slot", 0.6, because, trace)
-    return diagnosis("read-early|stale-slot", 0.4, because, trace)
+    return _stale_by_switches(trace, findings, because)
+
+
+def _stale_by_switches(trace: Trace, findings: tuple[Finding, ...], because: list[str]) -> Diagnosis:
+    """What the run's switches leave possible."""
+    facts = run_facts(trace)
+    moved = bool(trace.requests.cached_tokens.any() or trace.requests.num_retractions.any())
+    causes = []
+    if facts.overlap is not False:
+        causes += ["buffer-reuse", "read-early"]
+    if facts.disagg is not False and all(f.region == "prompt" for f in findings):
+        because.append("only prompt rows are stale: their KV may have come from another worker")
+        causes.append("no-merge")
+    if facts.disagg is not False or moved:
+        causes.append("stale-slot")
+    if not causes:
+        because.append("no switch of the run is known to cause this")
+    return diagnosis("|".join(sorted(causes)) or "unknown", 0.5 if len(causes) < 3 else 0.4, because, trace)
 
 
 def _covers_request(trace: Trace, finding: Finding) -> bool:

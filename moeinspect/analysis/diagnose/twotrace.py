@@ -41,9 +41,14 @@ def diagnose_tokens(mismatch: Mismatch) -> Iterator[Diagnosis]:
         f"the tokens of {of_all(len(differing), pairs, 'paired request')} differ, first at position {first}; "
         "rows from there on belong to other texts",
     ]
-    before = "agree" if not mismatch.comparison.cells.set_mismatch.any() else "do not all agree"
-    because.append(f"the {counted(len(mismatch.alignment), 'row')} before {before}")
-    yield diagnosis("tokens-diverged", 0.9 if before == "agree" else 0.5, because, mismatch.a)
+    before = f"the {counted(len(mismatch.alignment), 'row')} before"
+    if not mismatch.comparison.cells.set_mismatch.any():
+        because.append(f"{before} hold the same experts")
+    elif not mismatch.cells.any():
+        because.append(f"{before} differ at near-ties only: rounding may have turned a token over, too")
+    else:
+        because.append(f"{before} do not all agree, so the tokens may be a consequence")
+    yield diagnosis("tokens-diverged", 0.5 if mismatch.cells.any() else 0.9, because, mismatch.a)
 
 
 def diagnose_numerics(mismatch: Mismatch) -> Diagnosis:
@@ -143,8 +148,8 @@ def _draft_layers(mismatch: Mismatch) -> Diagnosis | None:
         f"{wrong}: {percent(float(shares[touched].min()))} or more of the cells differ, with {overlap:.2f} "
         f"of the experts in common where chance gives {chance:.2f}; in the other "
         f"{counted(int((~touched).sum()), 'MoE layer')} {percent(float(shares[~touched].max()))} differ",
-        f"in every region alike: {percent(mismatch.share_of('prompt'))} of prompt rows, "
-        f"{percent(mismatch.share_of('output'))} of output rows",
+        f"there {percent(mismatch.share_of('prompt'))} of the prompt rows and "
+        f"{percent(mismatch.share_of('output'))} of the output rows are wrong",
     ]
     if mismatch.facts.draft:
         because.append("a draft model was configured: its MoE layers carry these layer ids, too")
