@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from moeinspect.analysis.findings import LayerStats, Report
-from moeinspect.report.words import percent
+from moeinspect.report.words import first_divergence, percent, printable
 
 MAX_ROWS = 16
 """Layers that get a row each; deeper models get a heat line and their worst layers."""
@@ -36,6 +36,9 @@ def layer_view(report: Report) -> RenderableType:
     regions = _regions(layers)
     if len(regions):
         parts += [Text(), regions]
+    where = first_divergence(report)
+    if where:
+        parts.append(Text(f"  first difference:  {printable(where)}"))
     return Group(*parts)
 
 
@@ -115,7 +118,7 @@ def _regions(layers: Sequence[LayerStats]) -> Text:
         compared = sum(share["compared"] for share in shares)
         differing = sum((share["set_mismatch"] or 0.0) * share["compared"] for share in shares)
         if compared:
-            line.append("  " if not line else "   ")
+            line.append("   " if line else "  other set by region:  ", "" if line else "dim")
             line.append(f"{name.replace('_', ' ')} ", "dim")
             line.append(percent(differing / compared), _style(differing / compared))
     return line

@@ -6,7 +6,15 @@ from collections import Counter
 from collections.abc import Iterator
 
 from moeinspect.analysis.findings import Diagnosis, Finding, LayerStats, Report
-from moeinspect.report.words import MORE, input_letter, input_line, percent, printable, verdict_line
+from moeinspect.report.words import (
+    MORE,
+    first_divergence,
+    input_letter,
+    input_line,
+    percent,
+    printable,
+    verdict_line,
+)
 
 MAX_PER_RULE = 200
 """Findings of one rule that are written out."""
@@ -19,6 +27,7 @@ def render_plain(report: Report, *, color: bool) -> str:
     lines = [
         *_inputs(report),
         *map(_layer, report.layers),
+        *_first_divergence(report),
         *_findings(report, color),
         *(line for one in report.diagnoses for line in _diagnosis(one)),
         _painted(printable(verdict_line(report)), report.verdict, color),
@@ -43,6 +52,12 @@ def _layer(one: LayerStats) -> str:
     if one.extra.get("chance_overlap") is not None:
         parts.append(f"chance {one.extra['chance_overlap']:.3f}")
     return f"layer {one.layer}: {', '.join(parts)}"
+
+
+def _first_divergence(report: Report) -> Iterator[str]:
+    where = first_divergence(report)
+    if where:
+        yield printable(f"first-divergence {where}")
 
 
 def _findings(report: Report, color: bool) -> Iterator[str]:

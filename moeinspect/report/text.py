@@ -117,7 +117,7 @@ def _diagnoses(diagnoses: Sequence[Diagnosis]) -> Group:
     for one in diagnoses:
         head = Text("  ")
         head.append(printable(one.cause), "bold magenta")
-        head.append(f"  {one.confidence:.0%} confident", "dim")
+        head.append(f"  {100 * one.confidence:.0f} % sure", "dim")
         parts += [head, Padding(_evidence(one), (0, 0, 0, 4))]
     return Group(*parts)
 
@@ -125,8 +125,8 @@ def _diagnoses(diagnoses: Sequence[Diagnosis]) -> Group:
 def _evidence(one: Diagnosis) -> Table:
     table = Table.grid(padding=(0, 1))
     for reason in one.because:
-        table.add_row(Text("because", "dim"), Text(printable(reason)))
+        table.add_row(Text("•", "dim", justify="right"), Text(printable(reason)))
     if one.reference:
-        table.add_row(Text("seen in", "dim"), Text(printable(one.reference)))
+        table.add_row(Text("seen", "dim"), Text(printable(one.reference)))
     table.add_row(Text("next", "dim"), Text(printable(one.next_step), "green", overflow="fold"))
     return table

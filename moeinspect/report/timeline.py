@@ -20,10 +20,16 @@ _BLOCKS = "·▁▂▃▄▅▆▇█"
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """How much of a worker's compute time its host worked as well; seconds."""
+    """How much of a worker's compute time its host worked as well; times in seconds.
+
+    `steps` counts the worker's steps with compute, `steps_overlapped` those during whose compute the host
+    was at work.
+    """
 
     compute: float
     together: float
+    steps: int
+    steps_overlapped: int
 
     @property
     def share(self) -> float | None:
@@ -55,7 +61,15 @@ def host_overlap(events: Events, worker: int) -> Overlap:
     """Compute time of one worker during which its host was at work, too."""
     compute = _union(events, worker, Lane.COMPUTE)
     host = _union(events, worker, Lane.HOST)
-    return Overlap(compute=float((compute[:, 1] - compute[:, 0]).sum()), together=_shared(compute, host))
+    own = (events.worker == worker) & (events.lane == Lane.COMPUTE)
+    forwards = np.stack([events.start[own], events.end[own]], axis=1)
+    overlapped = np.diff(_covered_before(host, forwards.reshape(-1)).reshape(-1, 2), axis=1)[:, 0] > 0
+    return Overlap(
+        compute=float((compute[:, 1] - compute[:, 0]).sum()),
+        together=_shared(compute, host),
+        steps=len(np.unique(events.step[own])),
+        steps_overlapped=len(np.unique(events.step[own][overlapped])),
+    )
 
 
 class _Canvas:
@@ -85,11 +99,10 @@ class _Canvas:
 
     def legend(self) -> str:
         """What the marks of the lanes mean."""
-        marks = "." if self._ascii else _BLOCKS[0]
-        some = "small letter" if self._ascii else _BLOCKS[3]
-        all_of_it = "capital" if self._ascii else _BLOCKS[-1]
-        step = 1000 * (self._end - self._start) / self._columns
-        return f"each column {step:.2f} ms: {marks} idle, {some} part of it busy, {all_of_it} all of it"
+        step = f"{1000 * (self._end - self._start) / self._columns:.2f} ms"
+        if self._ascii:
+            return f"one column is {step}: . idle, small letter busy for a part of it, capital for most of it"
+        return f"one column is {step}: {_BLOCKS[0]} idle, {_BLOCKS[1]} to {_BLOCKS[-1]} how much of it busy"
 
     def _lane(self, lane: Lane, starts: NDArray[np.float64], ends: NDArray[np.float64]) -> str:
         busy = self._busy(starts, ends)
@@ -112,8 +125,10 @@ def _overlap_line(events: Events, worker: int, name: str) -> str:
     overlap = host_overlap(events, worker)
     if overlap.share is None:
         return printable(f"{name}: no compute")
-    milliseconds = f"{1000 * overlap.compute:.0f} ms"
-    return printable(f"{name}: the host worked during {percent(overlap.share)} of {milliseconds} of compute")
+    return printable(
+        f"{name}: the host worked while the device computed in {overlap.steps_overlapped} of "
+        f"{overlap.steps} steps, {percent(overlap.share)} of {1000 * overlap.compute:.0f} ms of compute"
+    )
 
 
 def _name(trace: Trace, worker: int) -> str:

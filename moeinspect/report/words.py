@@ -50,6 +50,19 @@ def input_line(one: InputSummary) -> str:
     return ", ".join(part for part in parts if part) + ("" if one.complete else ", incomplete")
 
 
+def first_divergence(report: Report) -> str | None:
+    """Where the two runs part for the first time, in execution order; None where they never do."""
+    for finding in report.findings:
+        first = finding.evidence.get("first_divergence")
+        if first:
+            step = "" if first["step"] is None else f", step {first['step']} of {first['worker']}"
+            return (
+                f"request {finding.request!r}, position {first['position']} (token {first['token']}), "
+                f"layer {first['layer']}{step}: {finding.rule}"
+            )
+    return None
+
+
 def verdict_line(report: Report) -> str:
     """The last line of every text format."""
     counts = report.counts

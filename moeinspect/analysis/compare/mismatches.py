@@ -58,11 +58,11 @@ class MismatchFindings:
                 "after_flip": float(cascade[i]) / count if ties.has_margins else None,
             }
             common, by_chance = mean * self._top_k, chance * self._top_k
-            what = f"another expert set in A than in B, {common:.1f} of {self._top_k} in common"
+            what = f"another expert set, {common:.1f} of {self._top_k} in common"
             if severity == "note" and not self._tolerated:
                 what += ", at a near-tie or after one"
             else:
-                what += f" ({by_chance:.1f} by chance)"
+                what += f" (chance {by_chance:.1f})"
             yield self._finding(
                 "set-mismatch", severity, what, run, count, cells.set_mismatch, runs, evidence
             )
@@ -85,7 +85,7 @@ class MismatchFindings:
         limit = "bit for bit" if bound.bitwise_weights else f"within {bound.weight:g}"
         runs = runs_of(self._alignment, mismatch)
         for run, count, severity in self._judged(runs, mismatch, self._ties.weight_cascade):
-            what = f"the same experts with weights that are not equal {limit}"
+            what = f"the same experts, their weights not equal {limit}"
             evidence = {"largest_difference": self._largest_difference(run, mismatch)}
             yield self._finding("weight-mismatch", severity, what, run, count, mismatch, runs, evidence)
 

@@ -31,8 +31,8 @@ def row_shift_findings(
             severity="error",
             message=(
                 f"{place_text(rows, region, layers, len(layers))}: A holds what B has "
-                f"{_distance(shift.lag, 'row')}: {_percent(shift.agreement)} of cells agree so, "
-                f"{_percent(shift.unshifted)} without a shift"
+                f"{_distance(shift.lag, 'row')} ({_percent(shift.agreement)} of cells agree, "
+                f"{_percent(shift.unshifted)} unshifted)"
             ),
             count=int(cells.set_mismatch[shift.start : shift.end].sum()),
             request=alignment.request_id(shift.pair),
@@ -60,8 +60,8 @@ def layer_shift_findings(
             rule="shifted-layers",
             severity="error",
             message=(
-                f"{layers_text(layers)}: A holds what B has {_distance(shift.shift, 'MoE layer')}: "
-                f"{_percent(shift.agreement)} of cells agree so, {_percent(shift.unshifted)} without a shift"
+                f"{layers_text(layers)}: A holds what B has {_distance(shift.shift, 'MoE layer')} "
+                f"({_percent(shift.agreement)} of cells agree, {_percent(shift.unshifted)} unshifted)"
             ),
             count=int(cells.set_mismatch[:, list(shift.places)].sum()),
             layers=layers,
