@@ -127,3 +127,16 @@ EVENT_COLUMNS = (
     Column("/events/start", _F64, 1024),
     Column("/events/end", _F64, 1024),
 )
+
+ALL_PATHS = (
+    "/",
+    "/model",
+    "/model/moe_layers",
+    "/model/capture_exempt_layers",
+    WEIGHT_VERSIONS_PATH,
+    IDS_PATH,
+    WEIGHTS_PATH,
+    MARGIN_PATH,
+    *(c.path for c in (REQUEST_ID, *REQUEST_COLUMNS, *ROW_COLUMNS, TOKENS, *CELL_COLUMNS, *EVENT_COLUMNS)),
+)
+"""Every object of the format that has attributes or values."""

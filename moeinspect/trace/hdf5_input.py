@@ -5,6 +5,7 @@ Every failure of h5py inside a `TraceFile` comes out as one `InputError` with th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from pathlib import Path
@@ -16,8 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moeinspect.errors import InputError
+from moeinspect.trace.columns import ALL_PATHS
+from moeinspect.trace.growing_file import GrowingFile
 from moeinspect.trace.output import reason
-from moeinspect.trace.storage import StorageError, check_storage
+from moeinspect.trace.probe import fatal
+from moeinspect.trace.storage import StorageError, check_storage, has_rare_filter
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _OPEN_FOR_WRITING, _OPEN_FOR_SWMR = 0x01, 0x04
@@ -35,18 +39,42 @@ _HDF5_ERRORS = (
 """What h5py raises on damaged files."""
 
 
+class DamagedTraceError(InputError):
+    """The file is not whole. With `growing`, another look may find it so: it is being written."""
+
+    growing = False
+
+
 class TraceFile:
     """An open file. Use as a context manager: errors of h5py inside it come out as `InputError`."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], probe: bool = True) -> None:
         """Opens the file, also while another process writes it or after such a process was killed.
+
+        Without `probe`, a damaged file may end the process (`moeinspect.trace.probe`).
 
         Raises:
             InputError: missing, no ordinary file, not permitted, not HDF5, truncated or damaged.
         """
         self.path = os.fspath(path)
         _check_file(self.path)
-        self._file = self._open()
+        if probe:
+            end = fatal(_touch_all, self.path)
+            if end is not None:
+                raise self.damaged(end)
+        flags = _status_flags(self.path)
+        if flags & _OPEN_FOR_WRITING and not flags & _OPEN_FOR_SWMR:
+            raise self.invalid(
+                "another program has it open for writing, or was killed while it had",
+                "let it end, or record the trace again",
+            )
+        self._growing = bool(flags)
+        self._datasets: dict[str, h5py.Dataset] = {}
+        try:
+            self._view = GrowingFile(self.path) if self._growing else None
+            self._file = _open(self._view or self.path)
+        except _HDF5_ERRORS as error:
+            raise self.damaged(reason(error)) from error
 
     @property
     def unfinished(self) -> bool:
@@ -68,7 +96,11 @@ class TraceFile:
 
     def damaged(self, what: str) -> InputError:
         """The error for content that no intact trace has."""
-        return InputError(f"{self.path}: damaged, or not a whole file: {what}", "record or copy it again")
+        error = DamagedTraceError(
+            f"{self.path}: damaged, or not a whole file: {what}", "record or copy it again"
+        )
+        error.growing = self.unfinished
+        return error
 
     def invalid(self, what: str, hint: str = "") -> InputError:
         """The error for content that is whole and breaks the format."""
@@ -76,7 +108,7 @@ class TraceFile:
 
     def has(self, path: str) -> bool:
         """Whether there is an object at `path`."""
-        return path in self._file
+        return path in self._datasets or path in self._file
 
     def attribute(self, owner: str, name: str) -> str | int | float | None:
         """A scalar attribute; None where `owner` does not have it.
@@ -89,8 +121,11 @@ class TraceFile:
         attributes = self._file[owner].attrs
         if name not in attributes:
             return None
-        if attributes.get_id(name).shape not in ((), (1,)):
+        identifier = attributes.get_id(name)
+        if identifier.shape not in ((), (1,)):
             raise self.invalid(f"attribute {name} of {owner} is not a single value")
+        if not _is_plain(identifier.dtype):
+            raise self.invalid(f"attribute {name} of {owner} is neither text nor a number")
         value = np.asarray(attributes[name]).reshape(-1)[0]
         if isinstance(value, np.generic):
             value = value.item()
@@ -106,6 +141,9 @@ class TraceFile:
         Raises:
             InputError: there is none.
         """
+        known = self._datasets.get(path)
+        if known is not None:
+            return known
         if path not in self._file:
             raise self.invalid(f"there is no dataset {path}")
         found = self._file[path]
@@ -113,6 +151,9 @@ class TraceFile:
             raise self.invalid(f"{path} is no dataset")
         if found.ndim == 0:
             raise self.invalid(f"{path} is a single value, not a column")
+        if not _is_plain(found.dtype):
+            raise self.invalid(f"{path} holds neither text nor numbers")
+        self._datasets[path] = found
         return found
 
     def read(self, path: str, rows: int | None = None) -> NDArray[Any]:
@@ -125,30 +166,41 @@ class TraceFile:
         rows = len(dataset) if rows is None else rows
         if rows == 0:
             return np.zeros((0, *dataset.shape[1:]), dtype=dataset.dtype)
-        size = os.fstat(self._file.id.get_vfd_handle()).st_size
+        size = self._view.size if self._view else os.fstat(self._file.id.get_vfd_handle()).st_size
         try:
-            check_storage(dataset, rows, size, all_written=self.unfinished)
+            check_storage(dataset, rows, size, all_written=self._growing)
         except StorageError as error:
             raise self.damaged(f"{path} {error}") from error
         data: NDArray[Any] = dataset[:rows]
         return data
 
-    def _open(self) -> h5py.File:
-        for last in (False, True):  # twice: a writer may have opened or closed it between the two looks
-            flags = _status_flags(self.path)
-            swmr = bool(flags & _OPEN_FOR_SWMR)
-            try:
-                # Each byte is wanted once, so a chunk cache would only copy.
-                return h5py.File(self.path, "r", swmr=swmr, locking="best-effort", rdcc_nbytes=0)
-            except _HDF5_ERRORS as error:
-                if last and flags & _OPEN_FOR_WRITING and not swmr:
-                    raise InputError(
-                        f"{self.path}: another program has it open for writing, or was killed while it had",
-                        "let it end, or record the trace again",
-                    ) from error
-                if last:
-                    raise self.damaged(reason(error)) from error
-        raise AssertionError("unreachable")
+    def touch(self, path: str) -> None:
+        """Does with a dataset or group what reading it does, as far as that can go wrong inside HDF5."""
+        found = self._file[path]
+        for name in found.attrs:
+            with contextlib.suppress(Exception):
+                self.attribute(path, name)
+        if isinstance(found, h5py.Dataset) and (found.dtype.kind not in "iufbS" or has_rare_filter(found)):
+            self.read(path)
+
+
+def _open(source: str | GrowingFile) -> h5py.File:
+    """Opens a path or a view. Each byte is wanted once, so a chunk cache would only copy."""
+    if isinstance(source, str):
+        return h5py.File(source, "r", locking="best-effort", rdcc_nbytes=0)
+    return h5py.File(source, "r", rdcc_nbytes=0)
+
+
+def _touch_all(path: str) -> None:
+    with TraceFile(path, probe=False) as file:
+        for owner in ALL_PATHS:
+            with contextlib.suppress(Exception):
+                file.touch(owner)
+
+
+def _is_plain(dtype: np.dtype[Any]) -> bool:
+    """Whether values are numbers or strings. HDF5 can crash while it reads damaged lists or references."""
+    return dtype.kind in "iufbS" or h5py.check_string_dtype(dtype) is not None
 
 
 def _check_file(path: str) -> None:

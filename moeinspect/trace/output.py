@@ -155,7 +155,8 @@ def reason(error: BaseException) -> str:
     number = re.search(r"errno = (\d+)", str(error))
     if number and int(number[1]):
         return os.strerror(int(number[1]))
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    return (text.splitlines() or [type(error).__name__])[0]
 
 
 def _text(error: OSError) -> str:

@@ -6,6 +6,7 @@ Nothing that could make a wrong answer look right passes: what breaks the format
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import fields
 from typing import Any
 
@@ -33,9 +34,12 @@ from moeinspect.trace.file_facts import (
     read_weight_versions,
     read_worker_names,
 )
-from moeinspect.trace.hdf5_input import TraceFile
+from moeinspect.trace.hdf5_input import DamagedTraceError, TraceFile
 from moeinspect.trace.ranges import first_duplicate, supported_requests, tiling_fault
 from moeinspect.trace.schema import Events, InvalidCells, ModelFacts, Requests, Rows, RunInfo, Trace
+
+_LOOKS = 5
+_PAUSE = 0.02
 
 
 def read_trace(path: str | os.PathLike[str]) -> Trace:
@@ -47,6 +51,17 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
         InputError: the file is missing, unreadable, damaged, no trace, of another version, or breaks the
             format: one line that names the file and what is wrong.
     """
+    for _ in range(_LOOKS - 1):
+        try:
+            return _read(path)
+        except DamagedTraceError as error:
+            if not error.growing:
+                raise
+        time.sleep(_PAUSE)  # a piece may have been caught half written
+    return _read(path)
+
+
+def _read(path: str | os.PathLike[str]) -> Trace:
     with TraceFile(path) as file:
         check_format(file)
         run, model = read_run(file), read_model(file)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import h5py
-from h5py import h5d
+from h5py import h5d, h5z
 
 _UNWRITTEN_LIMIT = 64 * 2**20
 """Bytes that a dataset may claim without storing them."""
@@ -62,6 +62,13 @@ def check_storage(dataset: h5py.Dataset, rows: int, file_size: int, all_written:
     stored = sum(piece.stored for piece in pieces) * (_BEST_COMPRESSION if _filtered(dataset) else 1)
     if claimed > stored + _UNWRITTEN_LIMIT:
         raise StorageError(f"claims {claimed} bytes, of which the file holds {stored} at most")
+
+
+def has_rare_filter(dataset: h5py.Dataset) -> bool:
+    """Whether reading runs a filter other than the much used ones (deflate, shuffle, checksum)."""
+    plan = dataset.id.get_create_plist()
+    usual = (h5z.FILTER_DEFLATE, h5z.FILTER_SHUFFLE, h5z.FILTER_FLETCHER32)
+    return any(plan.get_filter(number)[0] not in usual for number in range(plan.get_nfilters()))
 
 
 def _chunks(dataset: h5py.Dataset, rows: int) -> Iterator[_Piece]:
