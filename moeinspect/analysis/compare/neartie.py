@@ -6,9 +6,10 @@ median gap. If both traces hold margins, both gaps have to be small.
 
 Once a cell has flipped, the token's hidden state is another one: its later layers, and the later layers of
 all tokens after it, may flip at wider gaps without any fault. Such a *cascade* cell is accepted only if
-the request's first flips, those that no earlier flip precedes, are all near-ties; if one expert differs;
-if its gap is at most twice the layer's median; and if the cascade as a whole leans to small gaps as flips
-do: their median is at most half the layer's. A fault does not look at gaps, so its cells fail one of these.
+the request's first flips, those that no earlier flip precedes, are all near-ties; if one expert differs
+(or two, in one flip of a hundred); if its gap is not far above the layer's median; and if flips of this
+kind lean to small gaps, all of them and those of the layer. A fault does not look at gaps, so its cells
+fail one of these.
 
 Without margins there is no verdict of this kind. Ties in order are `orderties`' matter.
 """
@@ -27,11 +28,19 @@ from moeinspect.analysis.compare.cellwise import CellResults
 from moeinspect.analysis.compare.orderties import CASCADE_WEIGHT, find_order_ties
 from moeinspect.analysis.compare.tolerance import Tolerance
 
-_CASCADE_GAP = 2.0
-"""Widest gap of a cascade cell, in medians of its layer. Measured: 99 % of such flips are below it."""
+# Measured on 553 flips of SGLang 0.5.17 in bf16 against fp32, 23,060 cells of a Qwen3-MoE.
+
+_CASCADE_GAP = 2.5
+"""Widest gap of a flip after a flip, in medians of its layer; measured: 2.3."""
 
 _CASCADE_LEAN = 0.5
-"""Largest median gap of all cascade cells, in medians of their layers. Measured: 0.06."""
+"""Largest median gap of the flips after a flip, in medians of their layers; measured: 0.06."""
+
+_DOUBLE_FLIPS = 0.01
+"""Largest share of cells in which two experts differ; measured: 0.002."""
+
+_ENOUGH_OF_A_LAYER = 8
+"""Flips after a flip that one layer must have to be asked whether they lean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +70,11 @@ def find_near_ties(alignment: Alignment, cells: CellResults, tolerance: Toleranc
     margin = _margins(alignment)
     if margin is not None and cells.set_mismatch.any():
         median = _median_of_finite(margin)
-        one_differs = _one_expert_differs(alignment, cells)
+        one_differs = _experts_differ(alignment, cells, 1)
         near_tie = one_differs & (margin <= np.minimum(tolerance.margin, median))
         downstream = _downstream(alignment, cells.set_mismatch) & _roots_are(near_tie, alignment, cells)
-        cascade = _lean(one_differs & downstream & ~near_tie, margin, median)
+        flips = (one_differs | _rare_double_flips(alignment, cells, one_differs)) & downstream
+        cascade = _leaning(flips, margin, median) & ~near_tie
     judged = (
         margin is not None or alignment.a.rows.weights is not None or alignment.b.rows.weights is not None
     )
@@ -103,12 +113,21 @@ def _median_of_finite(margin: NDArray[np.float32]) -> NDArray[np.float32]:
     return median
 
 
-def _one_expert_differs(alignment: Alignment, cells: CellResults) -> NDArray[np.bool_]:
-    """Mismatches [R, L] between two sets of K experts that share K - 1."""
+def _rare_double_flips(
+    alignment: Alignment, cells: CellResults, one_differs: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Mismatches [R, L] by two experts, if there are no more of them than rounding makes."""
+    two_differ = _experts_differ(alignment, cells, 2)
+    rare = two_differ.sum() <= _DOUBLE_FLIPS * one_differs.sum()
+    return np.asarray(two_differ & rare)
+
+
+def _experts_differ(alignment: Alignment, cells: CellResults, number: int) -> NDArray[np.bool_]:
+    """Mismatches [R, L] between two sets of K experts that share all but `number`, and some."""
     ids_a, ids_b = alignment.a.rows.expert_ids, alignment.b.rows.expert_ids
     top_k = ids_a.shape[2]
-    candidates = cells.set_mismatch & (cells.overlap == top_k - 1)
-    if ids_b.shape[2] != top_k:
+    candidates = cells.set_mismatch & (cells.overlap == top_k - number)
+    if ids_b.shape[2] != top_k or (number > 1 and top_k <= number):
         return np.zeros(candidates.shape, dtype=bool)
     row, layer = np.nonzero(candidates)
     whole = _num_distinct_at(ids_a, alignment.a_row[row], alignment.a_axis[layer]) == top_k
@@ -144,17 +163,20 @@ def _roots_are(near_tie: NDArray[np.bool_], alignment: Alignment, cells: CellRes
     return np.asarray(~bad_pairs[alignment.pair][:, None])
 
 
-def _lean(
-    candidates: NDArray[np.bool_], margin: NDArray[np.float32], median: NDArray[np.float32]
+def _leaning(
+    flips: NDArray[np.bool_], margin: NDArray[np.float32], median: NDArray[np.float32]
 ) -> NDArray[np.bool_]:
-    """Those cascade candidates that may stand: all within the gap limit if they lean to small gaps."""
-    row, layer = np.nonzero(candidates)
+    """Those of the flips after a flip [R, L] that may stand, because they lean to small gaps."""
+    row, layer = np.nonzero(flips)
     with np.errstate(divide="ignore", invalid="ignore"):
         gap = margin[row, layer] / median[layer]
-    stands = np.zeros_like(candidates)
-    if len(gap) and np.median(gap) <= _CASCADE_LEAN:
-        within = gap <= _CASCADE_GAP
-        stands[row[within], layer[within]] = True
+    stands = np.zeros_like(flips)
+    if not len(gap) or not np.median(gap) <= _CASCADE_LEAN:
+        return stands
+    stands[row, layer] = gap <= _CASCADE_GAP
+    for place in np.flatnonzero(np.bincount(layer) >= _ENOUGH_OF_A_LAYER):
+        if not np.median(gap[layer == place]) <= _CASCADE_LEAN:
+            stands[:, place] = False
     return stands
 
 

@@ -42,22 +42,29 @@ def _token_mismatch(alignment: Alignment, number: int) -> Finding:
     position = rows.first_difference
     token_a = int(alignment.a.tokens_of(request_a)[position])
     token_b = int(alignment.b.tokens_of(request_b)[position])
-    start = position - int(alignment.a.requests.start_pos[request_a])
+    first = max(0, position - int(alignment.a.requests.start_pos[request_a]))
+    last = int(alignment.a.requests.num_rows[request_a])
     prompt_len = int(alignment.a.requests.prompt_len[request_a])
     return Finding(
         rule="token-mismatch",
         severity="error",
         message=(
             f"the token at position {position} is {token_a} in A and {token_b} in B: "
-            f"{rows.not_comparable} rows from there on are not comparable"
+            + _lost(rows.not_comparable)
         ),
         count=rows.not_comparable,
         request=alignment.request_id(number),
-        rows=(max(start, 0), max(start, 0) + rows.not_comparable),
+        rows=(first, last) if last > first else None,
         region="prompt" if position < prompt_len else "output",
         evidence={"position": position, "token_a": token_a, "token_b": token_b}
         | _sample_of(alignment.a, request_a),
     )
+
+
+def _lost(num_rows: int) -> str:
+    if not num_rows:
+        return "it was never fed, so all rows are compared"
+    return f"{num_rows} rows from there on are not comparable"
 
 
 def _row_runs(
