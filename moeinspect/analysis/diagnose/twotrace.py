@@ -42,13 +42,15 @@ def diagnose_tokens(mismatch: Mismatch) -> Iterator[Diagnosis]:
         "rows from there on belong to other texts",
     ]
     before = f"the {counted(len(mismatch.alignment), 'row')} before"
-    if not mismatch.comparison.cells.set_mismatch.any():
+    wrong = mismatch.comparison.cells.set_mismatch
+    explained = not (wrong & ~mismatch.comparison.ties.explained_sets).any()
+    if not wrong.any():
         because.append(f"{before} hold the same experts")
-    elif not mismatch.cells.any():
+    elif explained:
         because.append(f"{before} differ at near-ties only: rounding may have turned a token over, too")
     else:
         because.append(f"{before} do not all agree, so the tokens may be a consequence")
-    yield diagnosis("tokens-diverged", 0.5 if mismatch.cells.any() else 0.9, because, mismatch.a)
+    yield diagnosis("tokens-diverged", 0.9 if explained else 0.5, because, mismatch.a)
 
 
 def diagnose_numerics(mismatch: Mismatch) -> Diagnosis:

@@ -100,9 +100,7 @@ def test_a_cell_with_a_repeated_id_is_no_near_tie():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_rounding_of_bf16_is_numerics(seed):
-    a, b = logit_pair(
-        noise=0.01, cascade=0.01, dtype="bfloat16", seed=seed, requests=6, slot_order="unknown"
-    )
+    a, b = logit_pair(noise=0.01, cascade=0.01, dtype="bfloat16", seed=seed, requests=6, slot_order="unknown")
     report = diff_report(a, b)
     assert report.counts["set_mismatch_cells"] > 20
     assert report.verdict == "numerics"
