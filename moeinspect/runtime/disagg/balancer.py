@@ -55,6 +55,14 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def _start(process: BaseProcess) -> None:
+    try:
+        with _interrupts_held():
+            process.start()
+    except (EOFError, OSError) as error:
+        raise EngineError(f"the {process.name} worker could not be started: {error}") from error
+
+
 @dataclass(slots=True)
 class _Worker:
     name: str
@@ -90,10 +98,12 @@ class Balancer:
                 ours, theirs = context.Pipe()
                 args = WorkerArgs(index, config, plan, eos_token_ids, regions, Channels(theirs, peer), jitter)
                 process = context.Process(target=worker_main, args=(args,), name=name, daemon=True)
-                with _interrupts_held():
-                    process.start()
+                _start(process)
                 self._workers.append(_Worker(name, process, ours))
                 theirs.close()
+        except BaseException:
+            self.close()
+            raise
         finally:
             for peer in peers:
                 peer.close()

@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import signal
-import threading
 import time
 
 import pytest
@@ -11,6 +10,7 @@ from runtime_harness import DRAFT, requests
 
 from moeinspect.errors import EngineError
 from moeinspect.runtime.config import RunConfig
+from moeinspect.runtime.disagg.balancer import Balancer
 from moeinspect.runtime.engine import LocalRuntime
 
 PROMPTS = requests(8, max_new=40)
@@ -22,32 +22,35 @@ def workers():
 
 @pytest.mark.parametrize("name", ["prefill-0", "decode-0"])
 @pytest.mark.parametrize("moment", ["starting", "running"])
-def test_a_worker_that_is_killed_is_named(name, moment):
+def test_a_worker_that_is_killed_is_named(name, moment, monkeypatch):
+    if moment == "starting":
+        wait_for_ready = Balancer._expect
+
+        def kill_and_wait(balancer, kind):
+            kill(name)
+            return wait_for_ready(balancer, kind)
+
+        monkeypatch.setattr(Balancer, "_expect", kill_and_wait)
     started = time.monotonic()
     ended = []
     with (
         pytest.raises(EngineError, match=f"the {name} worker .* was killed by signal 9"),
-        LocalRuntime(RunConfig(disagg=True, draft=DRAFT, ignore_eos=True)) as runtime,
+        LocalRuntime(RunConfig(disagg=True, draft=DRAFT, max_running_requests=1, ignore_eos=True)) as runtime,
     ):
-        if moment == "starting":
-            threading.Timer(0.05, lambda: kill(name)).start()
         for request in runtime.generate(PROMPTS):
             ended.append(request)
-            if moment == "running" and len(ended) == 1:
+            if len(ended) == 1:
                 kill(name)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 20
     assert workers() == {}
     assert len(ended) < len(PROMPTS)
     assert all(len(r.expert_ids) == len(r.prompt_ids) + len(r.output_ids) - 1 for r in ended)
 
 
 def kill(name):
-    for _ in range(200):
-        process = workers().get(name)
-        if process is not None and process.pid is not None:
-            os.kill(process.pid, signal.SIGKILL)
-            return
-        time.sleep(0.005)
+    process = workers().get(name)
+    if process is not None and process.pid is not None:
+        os.kill(process.pid, signal.SIGKILL)
 
 
 class FailOnce:
@@ -88,3 +91,15 @@ def test_requests_that_ended_before_a_worker_died_are_kept():
             if len(kept) == 3:
                 kill("decode-0")
     assert len(kept) >= 3
+
+
+def test_workers_that_cannot_be_started_end_the_run_in_one_line(monkeypatch):
+    def start(_self):
+        raise EOFError("unexpected EOF")
+
+    monkeypatch.setattr(multiprocessing.get_context("forkserver").Process, "start", start)
+    with (
+        pytest.raises(EngineError, match="prefill-0 worker could not be started: unexpected EOF"),
+        LocalRuntime(RunConfig(disagg=True)) as runtime,
+    ):
+        list(runtime.generate(PROMPTS))
