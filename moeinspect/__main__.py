@@ -1,8 +1,6 @@
 """`python -m moeinspect`."""
 
-import sys
-
-from moeinspect.cli import main
+from moeinspect.cli import entry
 
 if __name__ == "__main__":
-    sys.exit(main())
+    entry()

@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import typer
 import typer.main
@@ -50,6 +51,16 @@ for _name, _function in (
     ("disagg-sim", disagg_sim),
 ):
     app.command(_name, cls=Command)(_function)
+
+
+def entry() -> NoReturn:
+    """The process: runs `main` and ends with its exit status."""
+    status = main()
+    if status == ExitStatus.INTERRUPTED:
+        # Everything is closed by now. An interpreter that holds torch takes a second to take itself down,
+        # and somebody is waiting for the prompt.
+        os._exit(status)
+    sys.exit(status)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -76,6 +76,10 @@ class Spawned:
         """What Ctrl-C does on a terminal: the signal goes to the whole foreground group."""
         os.killpg(self.process.pid, number)
 
+    def wait(self, timeout: float = 60) -> int:
+        """Waits for the exit of the command itself and returns its status."""
+        return self.process.wait(timeout=timeout)
+
     def finish(self, timeout: float = 60) -> Done:
         """Waits for the end of the command."""
         stdout, stderr = self.process.communicate(timeout=timeout)

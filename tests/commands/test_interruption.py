@@ -66,12 +66,13 @@ def test_ctrl_c_exits_130_in_two_seconds_and_leaves_no_process(
     assert eventually(lambda: ended(tmp_path / "t.h5") >= len(FIRST))
     pressed = time.monotonic()
     command.signal_all(signal.SIGINT)
-    done = command.finish()
+    command.wait()
     assert time.monotonic() - pressed < 2
+    done = command.finish()
     kept = len(read_trace(tmp_path / "t.h5").requests)
     said = f"t.h5 holds the requests that had ended: {kept}\nmoeinspect: error: interrupted\n"
     assert (done.status, done.stdout, done.stderr) == (130, "", said)
-    assert eventually(lambda: not command.alive(), timeout=2)
+    assert eventually(lambda: not command.alive(), timeout=10)
     assert_right(tmp_path / "t.h5", reference, at_least=len(FIRST))
 
 
@@ -80,7 +81,7 @@ def test_sigterm_ends_the_run_like_ctrl_c(spawn, prompts, eventually, reference,
     assert eventually(lambda: ended(tmp_path / "t.h5") >= 1)
     command.process.send_signal(signal.SIGTERM)
     assert command.finish().status == 130
-    assert eventually(lambda: not command.alive(), timeout=2)
+    assert eventually(lambda: not command.alive(), timeout=10)
     assert_right(tmp_path / "t.h5", reference)
 
 
@@ -104,7 +105,7 @@ def test_sigkill_leaves_a_right_file_and_no_process(spawn, prompts, eventually, 
     assert eventually(lambda: ended(tmp_path / "t.h5") >= 1)
     command.process.kill()
     assert command.finish().status == -signal.SIGKILL
-    assert eventually(lambda: not command.alive(), timeout=5)
+    assert eventually(lambda: not command.alive(), timeout=10)
     assert_right(tmp_path / "t.h5", reference)
 
 
@@ -119,7 +120,7 @@ def test_a_worker_that_is_killed_is_trouble_and_what_had_ended_is_kept(
     done = command.finish(timeout=20)
     assert done.status == 2
     assert "killed by signal 9" in done.error
-    assert eventually(lambda: not command.alive(), timeout=2)
+    assert eventually(lambda: not command.alive(), timeout=10)
     assert_right(tmp_path / "t.h5", reference)
 
 
