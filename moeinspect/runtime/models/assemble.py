@@ -35,6 +35,9 @@ class _Assembler:
         self._dtype = dtype
         self._heads = HeadLayout(config.num_attention_heads, config.num_key_value_heads, config.head_dim)
         self._tile = _row_tile(config) if deterministic else None
+        self._head_tile = (
+            tile_rows(ROW_TILE, config.hidden_size, config.vocab_size) if deterministic else None
+        )
 
     def model(self) -> Qwen3MoeForCausalLM:
         config = self._config
@@ -44,9 +47,10 @@ class _Assembler:
             config,
             embedding=embedding,
             layers=[self._layer(i) for i in range(config.num_hidden_layers)],
-            norm=self._norm("model.norm"),
-            lm_head=Linear(head, None, self._tile),
+            norm=RMSNorm(self._read("model.norm.weight"), config.rms_norm_eps, self._head_tile),
+            lm_head=Linear(head, None, self._head_tile),
             tile=self._tile,
+            head_tile=self._head_tile,
         )
 
     def _layer(self, layer: int) -> DecoderLayer:
@@ -117,4 +121,5 @@ class _Assembler:
 def _row_tile(config: ModelConfig) -> int:
     attention = config.num_attention_heads * config.head_dim
     qkv = attention + 2 * config.num_key_value_heads * config.head_dim
-    return tile_rows(ROW_TILE, config.hidden_size, attention, qkv, config.intermediate_size)
+    widths = (config.hidden_size, attention, qkv, config.intermediate_size, config.num_experts)
+    return tile_rows(ROW_TILE, *widths)

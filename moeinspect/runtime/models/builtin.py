@@ -87,7 +87,7 @@ def _draw(config: ModelConfig, spec: _Spec) -> dict[str, torch.Tensor]:
             stack = _draw_one(spec.expert_key, f"{prefix}.{part}.weight", shape)
             for expert, weight in enumerate(stack.unbind(0)):
                 tensors[f"{prefix}.{expert}.{part}.weight"] = weight
-    for name, shape_of_one in expected_shapes(config).items():
+    for name, shape_of_one in expected_shapes(config):
         if name not in tensors:
             key = spec.expert_key if ".mlp.gate." in name else spec.shared_key
             tensors[name] = _draw_one(key, name, shape_of_one)

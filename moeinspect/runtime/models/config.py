@@ -15,6 +15,8 @@ from moeinspect.runtime.models.fields import Fields
 ARCHITECTURE = "Qwen3MoeForCausalLM"
 MODEL_TYPE = "qwen3_moe"
 _DEFAULT_ROPE_THETA = 10000.0
+_MAX_LAYERS = 10000
+_MAX_EXPERTS = 65535  # what a trace can hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,8 @@ def _moe_layers(fields: Fields) -> tuple[int, ...]:
     step = fields.integer("decoder_sparse_step", default=1)
     dense = fields.integers("mlp_only_layers")
     layers = range(fields.integer("num_hidden_layers"))
+    if len(layers) > _MAX_LAYERS:
+        raise fields.error("num_hidden_layers", f"{len(layers)} is more than any model has")
     outside = [i for i in dense if i not in layers]
     if outside:
         raise fields.error("mlp_only_layers", f"names layer {outside[0]}, the model has {len(layers)}")
@@ -139,14 +143,15 @@ def _rope_theta(fields: Fields) -> float:
 
 def _refuse_other_models(fields: Fields) -> None:
     model_type = fields.get("model_type")
-    architectures = fields.get("architectures") or []
+    architectures = fields.strings("architectures")
     if model_type is None and not architectures:
         raise fields.error("model_type", "is missing")
     if model_type not in (None, MODEL_TYPE):
         raise fields.error("model_type", f"{model_type!r} is not supported", "this runtime loads qwen3_moe")
     if architectures and ARCHITECTURE not in architectures:
-        shown = architectures[0] if isinstance(architectures, list) else architectures
-        raise fields.error("architectures", f"{shown!r} is not supported", f"it loads {ARCHITECTURE}")
+        raise fields.error(
+            "architectures", f"{architectures[0]!r} is not supported", f"this runtime loads {ARCHITECTURE}"
+        )
 
 
 def _refuse_unsupported(fields: Fields) -> None:
@@ -154,8 +159,7 @@ def _refuse_unsupported(fields: Fields) -> None:
         raise fields.error("quantization_config", "quantised checkpoints are not supported")
     if fields.get("use_sliding_window") and fields.get("sliding_window") is not None:
         raise fields.error("use_sliding_window", "sliding-window attention is not supported")
-    layer_types = fields.get("layer_types") or []
-    if any(kind != "full_attention" for kind in layer_types):
+    if any(kind != "full_attention" for kind in fields.strings("layer_types")):
         raise fields.error("layer_types", "only full_attention is supported")
     activation = fields.get("hidden_act", "silu")
     if activation != "silu":
@@ -185,8 +189,8 @@ def _check(config: ModelConfig, source: str) -> None:
         raise refuse("the model has no layer with experts, so there is no routing to record")
     if config.top_k > config.num_experts:
         raise refuse(f"num_experts_per_tok {config.top_k} exceeds the {config.num_experts} experts")
-    if config.num_experts > 65535:
-        raise refuse(f"{config.num_experts} experts are more than a trace can hold (65535)")
+    if config.num_experts > _MAX_EXPERTS:
+        raise refuse(f"{config.num_experts} experts are more than a trace can hold ({_MAX_EXPERTS})")
     if config.num_attention_heads % config.num_key_value_heads:
         raise refuse(
             f"num_attention_heads {config.num_attention_heads} is not divisible by "

@@ -14,17 +14,14 @@ _HARMLESS = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq|mod
 _LM_HEAD = "lm_head.weight"
 
 
-def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+def expected_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Names and shapes of all tensors of a model; a tied `lm_head` is not among them."""
-    shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (config.vocab_size, config.hidden_size),
-        "model.norm.weight": (config.hidden_size,),
-    }
+    yield "model.embed_tokens.weight", (config.vocab_size, config.hidden_size)
+    yield "model.norm.weight", (config.hidden_size,)
     if not config.tie_word_embeddings:
-        shapes[_LM_HEAD] = (config.vocab_size, config.hidden_size)
+        yield _LM_HEAD, (config.vocab_size, config.hidden_size)
     for layer in range(config.num_hidden_layers):
-        shapes.update(_layer_shapes(config, layer))
-    return shapes
+        yield from _layer_shapes(config, layer)
 
 
 def _layer_shapes(config: ModelConfig, layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -53,14 +50,15 @@ def _mlp_shapes(prefix: str, hidden: int, width: int) -> Iterator[tuple[str, tup
     yield f"{prefix}.down_proj.weight", (hidden, width)
 
 
-def check_tensors(config: ModelConfig, source: WeightSource) -> dict[str, tuple[int, ...]]:
-    """Checks names, shapes and dtypes before anything is read; returns the expected shapes.
+def check_tensors(config: ModelConfig, source: WeightSource) -> frozenset[str]:
+    """Checks names, shapes and dtypes before anything is read; returns the names of the model's tensors.
 
     Raises:
         InputError: a tensor is missing, unexpected, of another shape, or not of a float dtype.
     """
-    shapes = expected_shapes(config)
-    for name, shape in shapes.items():
+    names = set()
+    for name, shape in expected_shapes(config):
+        names.add(name)
         info = source.infos.get(name)
         if info is None:
             raise InputError(f"{source.name}: tensor {name} is missing", "the checkpoint is incomplete")
@@ -73,8 +71,8 @@ def check_tensors(config: ModelConfig, source: WeightSource) -> dict[str, tuple[
             raise InputError(f"{info.file}: tensor {name} has dtype {info.dtype}, which is not supported")
     tied = {_LM_HEAD} if config.tie_word_embeddings else set()
     for name, info in source.infos.items():
-        if name not in shapes and name not in tied and not _HARMLESS.fullmatch(name):
+        if name not in names and name not in tied and not _HARMLESS.fullmatch(name):
             raise InputError(
                 f"{info.file}: unexpected tensor {name}", "the model of config.json has no place for it"
             )
-    return shapes
+    return frozenset(names)

@@ -54,6 +54,15 @@ class Fields:
             raise self.error(key, f"must be a list of whole numbers, not {_shown(value)}")
         return tuple(value)
 
+    def strings(self, key: str) -> tuple[str, ...]:
+        """A list of strings; absent or null means none."""
+        value = self.get(key)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.error(key, f"must be a list of strings, not {_shown(value)}")
+        return tuple(value)
+
     def error(self, key: str, problem: str, hint: str = "") -> InputError:
         """An error about one key."""
         return InputError(f"{self.source}: {key} {problem}", hint)

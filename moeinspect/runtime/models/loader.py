@@ -29,8 +29,8 @@ def load_model(name_or_path: str, *, dtype: torch.dtype, deterministic: bool) ->
         InputError: no such model, another architecture, or a damaged checkpoint.
     """
     config, source = _open(name_or_path)
-    shapes = check_tensors(config, source)
-    config = replace(config, fingerprint=fingerprint(config, source, shapes))
+    names = check_tensors(config, source)
+    config = replace(config, fingerprint=fingerprint(config, source, names))
     return assemble(config, source, dtype=dtype, deterministic=deterministic)
 
 

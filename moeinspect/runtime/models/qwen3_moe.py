@@ -84,7 +84,11 @@ class DecoderLayer:
 
 
 class Qwen3MoeForCausalLM:
-    """A loaded model. `tile` is the number of rows of a tile, None in the ordinary mode."""
+    """A loaded model.
+
+    `tile` is the number of rows of a tile in the layers, `head_tile` in the final norm and `lm_head`; both
+    are None in the ordinary mode.
+    """
 
     def __init__(
         self,
@@ -95,6 +99,7 @@ class Qwen3MoeForCausalLM:
         norm: RMSNorm,
         lm_head: Callable[[torch.Tensor], torch.Tensor],
         tile: int | None,
+        head_tile: int | None,
     ) -> None:
         self.config = config
         self.dtype = embedding.dtype
@@ -103,6 +108,7 @@ class Qwen3MoeForCausalLM:
         self._norm = norm
         self._lm_head = lm_head
         self._tile = tile
+        self._head_tile = head_tile
         self._heads = HeadLayout(config.num_attention_heads, config.num_key_value_heads, config.head_dim)
         self._rotary = RotaryEmbedding(config.head_dim, config.rope_theta, self.dtype)
 
@@ -121,19 +127,20 @@ class Qwen3MoeForCausalLM:
         if batch.num_rows == 0:
             return torch.zeros(0, self.config.vocab_size)
         context = self._context(batch, kv)
-        x = self._pad(self._embedding[batch.input_ids])
+        x = _pad(self._embedding[batch.input_ids], self._tile)
         for layer in self._layers:
             x = layer(x, context)
         if batch.logit_rows.shape[0] == 0:
             return torch.zeros(0, self.config.vocab_size)
-        wanted = self._norm(self._pad(x[batch.logit_rows]))
+        wanted = self._norm(_pad(x[batch.logit_rows], self._head_tile))
         return self._lm_head(wanted)[: batch.logit_rows.shape[0]].float()
 
     def _context(self, batch: ForwardBatch, kv: KVCache) -> ForwardContext:
         limit = int(batch.positions.max()) + 1
         cos, sin = self._rotary.tables(batch.positions, limit)
         plan = None if self._tile is None else plan_attention(batch, self._heads)
-        return ForwardContext(batch, kv, self._pad(cos), self._pad(sin), plan)
+        return ForwardContext(batch, kv, _pad(cos, self._tile), _pad(sin, self._tile), plan)
 
-    def _pad(self, x: torch.Tensor) -> torch.Tensor:
-        return x if self._tile is None else pad_rows(x, self._tile)
+
+def _pad(x: torch.Tensor, tile: int | None) -> torch.Tensor:
+    return x if tile is None else pad_rows(x, tile)
