@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Mapping
@@ -28,7 +29,6 @@ def create_file(path: str | os.PathLike[str]) -> h5py.File:
     """
     access = h5p.create(h5p.FILE_ACCESS)
     access.set_libver_bounds(h5f.LIBVER_V110, h5f.LIBVER_V110)
-    access.set_fclose_degree(h5f.CLOSE_STRONG)
     access.set_cache(0, 521, 0, 0.75)
     creation = h5p.create(h5p.FILE_CREATE)
     creation.set_attr_phase_change(64, 48)
@@ -57,6 +57,20 @@ def overwrite_number(file: h5py.File, name: str, value: int) -> None:
     attribute = h5a.open(file.id, name.encode())
     attribute.write(np.asarray(value, dtype=np.int64))
     attribute.close()
+
+
+def close_without_writing(file: h5py.File) -> None:
+    """Lets go of a file after a failed write and leaves it on disk as it is at this moment; never raises.
+
+    Closing makes HDF5 write again what it could not write, and then say that the file was closed well. So
+    its file descriptor is pointed elsewhere first: what SWMR has put on disk so far is consistent.
+    """
+    with contextlib.suppress(OSError, RuntimeError, ValueError):
+        elsewhere = os.open(os.devnull, os.O_RDWR)
+        os.dup2(elsewhere, file.id.get_vfd_handle())
+        os.close(elsewhere)
+    with contextlib.suppress(OSError, RuntimeError, ValueError):
+        file.close()
 
 
 class GrowingDataset:

@@ -74,8 +74,11 @@ def add_model(file: h5py.File, model: ModelFacts) -> None:
             "layer_axis": model.layer_axis,
         },
     )
+    # Chunked although they never grow: contiguous data waits in a buffer that HDF5 cannot drop again when
+    # the disk is full, and then crashes.
     for name in ("moe_layers", "capture_exempt_layers"):
-        group.create_dataset(name, data=np.asarray(getattr(model, name), dtype=np.int32))
+        layers = np.asarray(getattr(model, name), dtype=np.int32)
+        GrowingDataset(file, f"/model/{name}", layers.dtype, chunk=64).write(0, layers)
 
 
 def add_weight_versions(file: h5py.File, versions: Sequence[str]) -> None:

@@ -18,7 +18,12 @@ import h5py
 
 from moeinspect.errors import InputError, OutputError
 from moeinspect.trace.columns import CELL_COLUMNS, EVENT_WORKER_PATH, IDS_PATH, REQUEST_ID, TOKENS_PATH
-from moeinspect.trace.hdf5_output import GrowingDataset, create_file, overwrite_number
+from moeinspect.trace.hdf5_output import (
+    GrowingDataset,
+    close_without_writing,
+    create_file,
+    overwrite_number,
+)
 from moeinspect.trace.layout import (
     add_columns,
     add_model,
@@ -110,6 +115,7 @@ class TraceWriter:
                 )
                 name_workers(self._columns, worker_names)
                 self._file.swmr_mode = True
+                self._file.flush()
                 if not self._pending.replaces:
                     self._pending.publish()
         except BaseException:
@@ -234,16 +240,26 @@ class TraceWriter:
         self._lengths = after
 
     def _require_space(self, stages: list[_Stage]) -> None:
+        """Looks ahead, since HDF5 cannot go on after a failed write, and cannot close the file well either.
+
+        Raises:
+            OSError: the file cannot grow as much as it must. It has been closed, whole and incomplete.
+        """
         assert self._file is not None
         blocks = [entry for stage in stages for entry in stage]
         growth = sum(dataset.new_bytes(start, len(block)) for dataset, start, block in blocks)
         payload = sum(block.nbytes for _, _, block in blocks)
         end_of_file = self._file.id.get_filesize() + growth + _METADATA_SLACK
-        require_space(self._file.id.get_vfd_handle(), end_of_file, payload + _METADATA_SLACK)
+        try:
+            require_space(self._file.id.get_vfd_handle(), end_of_file, payload + _METADATA_SLACK)
+        except OSError:
+            file, self._file = self._file, None
+            file.close()
+            raise
 
     @contextlib.contextmanager
     def _write_errors(self) -> Iterator[None]:
-        """Turns a failed write into one OutputError and lets go of the file: HDF5 cannot go on from there."""
+        """Turns a failed write into one OutputError, after which the writer takes nothing more."""
         if self._failure is not None:
             raise self._failure
         if self._closed:
@@ -258,8 +274,7 @@ class TraceWriter:
             raise self._failure from error
 
     def _drop(self) -> None:
-        """Closes the file as far as it can be closed; never raises."""
+        """Lets go of the file as it is; never raises."""
         file, self._file = self._file, None
         if file is not None:
-            with contextlib.suppress(OSError, RuntimeError, ValueError):
-                file.close()
+            close_without_writing(file)
