@@ -14,6 +14,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import IO, Literal, Protocol, TextIO
 
+from moeinspect.errors import OutputError
+from moeinspect.printable import printable
+
 ColorChoice = Literal["auto", "always", "never"]
 
 
@@ -84,13 +87,18 @@ class Console:
         """Writes what the command was asked for to stdout.
 
         A reader that has gone away (`| head`) is no trouble: the rest is dropped and the verdict stays.
-        Raises OSError if the disk is full.
+
+        Raises:
+            OutputError: the disk is full, for one.
         """
         try:
             self.stdout.write(text if text.endswith("\n") else text + "\n")
             self.stdout.flush()
         except BrokenPipeError:
             self.discard_stdout()
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise OutputError(f"cannot write the result to stdout: {reason}") from error
 
     def flush(self) -> None:
         """Writes out what help and version printed; raises BrokenPipeError if nobody reads."""
@@ -151,8 +159,3 @@ class Console:
 def is_terminal(stream: TextIO) -> bool:
     """Whether a person sees this stream."""
     return not stream.closed and stream.isatty()
-
-
-def printable(text: str) -> str:
-    """`text` with control characters escaped: data of the user's must not steer the terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

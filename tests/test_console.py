@@ -5,7 +5,9 @@ import os
 
 import pytest
 
-from moeinspect.console import Console, printable
+from moeinspect.console import Console
+from moeinspect.errors import OutputError
+from moeinspect.printable import printable
 
 
 class Terminal(io.StringIO):
@@ -116,6 +118,6 @@ def test_a_reader_that_went_away_does_not_stop_the_command():
 def test_a_full_disk_is_not_swallowed():
     with open("/dev/full", "w") as stdout:  # noqa: PTH123
         made = Console(io.StringIO(), stdout, io.StringIO(), {})
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(OutputError, match="to stdout: No space left"):
             made.result("x" * 100_000)
         made.discard_stdout()

@@ -15,7 +15,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "moeinspect"
 NAME = "moeinspect"
 
-BASE = {"errors", "exit_status", "__init__"}
+BASE = {"errors", "exit_status", "printable", "__init__"}
 """What everybody may import."""
 
 MAY_IMPORT = {
@@ -32,6 +32,7 @@ MAY_IMPORT = {
     "report": {"analysis", "trace"},
     "errors": set(),
     "exit_status": set(),
+    "printable": set(),
     "interrupts": set(),
     "progress": set(),
 }

@@ -8,7 +8,8 @@ from dataclasses import asdict
 from moeinspect.commands._next import diff_command
 from moeinspect.commands._options import Format
 from moeinspect.commands._run import RunSummary
-from moeinspect.console import printable
+from moeinspect.printable import printable
+from moeinspect.report.words import counted
 
 
 def render_summary(summary: RunSummary, format: Format) -> str:
@@ -23,8 +24,8 @@ def summary_line(summary: RunSummary) -> str:
     """The run in numbers."""
     model = summary.model
     parts = [
-        f"{summary.requests:,} request{'s' if summary.requests != 1 else ''}, {summary.rows:,} rows, "
-        f"{model.num_captured_layers} MoE layers, top-{model.top_k} of {model.num_experts} experts"
+        f"{counted(summary.requests, 'request')}, {counted(summary.rows, 'row')}, "
+        f"{counted(model.num_captured_layers, 'MoE layer')}, top-{model.top_k} of {model.num_experts} experts"
     ]
     if summary.drafted:
         share = summary.accepted / summary.drafted

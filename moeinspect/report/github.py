@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from moeinspect.analysis.findings import Diagnosis, Finding, Report
-from moeinspect.report.words import MORE, input_letter, printable, verdict_line
+from moeinspect.printable import printable
+from moeinspect.report.words import MORE, input_letter, verdict_line
 
 MAX_FINDINGS = 100
 """Commands that are written; GitHub itself shows ten of each severity and step."""

@@ -9,7 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from moeinspect.analysis.findings import LayerStats, Report
-from moeinspect.report.words import first_divergence, percent, printable
+from moeinspect.printable import printable
+from moeinspect.report.words import first_divergence, percent
 
 MAX_ROWS = 16
 """Layers that get a row each; deeper models get a heat line and their worst layers."""

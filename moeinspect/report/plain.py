@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 
 from moeinspect.analysis.findings import Diagnosis, Finding, LayerStats, Report
+from moeinspect.printable import printable
 from moeinspect.report.words import (
     MORE,
     first_divergence,
     input_letter,
     input_line,
     percent,
-    printable,
     verdict_line,
 )
 

@@ -12,8 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from moeinspect.analysis.findings import Diagnosis, Finding, Report
+from moeinspect.printable import printable
 from moeinspect.report.layers import layer_view
-from moeinspect.report.words import MORE, counted, input_letter, input_line, printable, verdict_line
+from moeinspect.report.words import MORE, counted, input_letter, input_line, verdict_line
 
 MAX_PER_GROUP = 6
 """Findings of one rule, input and severity that are written out."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from moeinspect.report.words import percent, printable
+from moeinspect.printable import printable
+from moeinspect.report.words import percent
 from moeinspect.trace.schema import Events, Lane, Trace
 
 DEFAULT_WIDTH = 100

@@ -10,11 +10,6 @@ from moeinspect.analysis.findings import Finding, InputSummary, Report
 MORE = "use --format json"
 
 
-def printable(text: str) -> str:
-    """`text` with control characters escaped: what stands in a file must not steer the terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 def percent(share: float | None) -> str:
     """`12.3 %`, `-` for None; never rounded to 0 or 100 unless it is."""
     if share is None:

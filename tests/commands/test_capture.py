@@ -263,3 +263,8 @@ def test_a_checkpoint_folder_is_recorded_by_its_absolute_path(run, prompts, tmp_
     assert absolute_model("models/My-MoE") == str(tmp_path / "models" / "My-MoE")
     assert derived_output("models/My-MoE/", "") == Path("My-MoE.h5")
     assert derived_output("builtin:tiny", "-disagg") == Path("tiny-disagg.h5")
+
+
+def test_a_name_that_looks_like_an_option_is_no_option_in_the_next_command(run, prompts):
+    done = run("capture", "--prompts", prompts(*SHORT), "-o", "./-x.h5", "--max-new-tokens", 1)
+    assert done.stderr == "Next: moeinspect diff ./-x.h5\n"
