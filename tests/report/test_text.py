@@ -36,8 +36,9 @@ def test_findings_are_grouped_by_rule_and_long_groups_cut(monkeypatch):
 
 
 def test_markup_and_control_characters_of_the_data_do_nothing():
-    got = shown(check(findings=(finding(message="[bold]x[/bold] [link=y]", request=NASTY),)), width=200)
-    assert "[bold]x[/bold] [link=y]" in got
+    message = "[bold]x[/bold] [link=y]\x1b[5m"
+    got = shown(check(findings=(finding(message=message, request=NASTY),)), width=200)
+    assert "[bold]x[/bold] [link=y]\\x1b[5m" in got
     assert "\x1b" not in got
     assert "evil\\x1b[31m\\r\\n::error::x%, [bold]" in got
 

@@ -129,6 +129,45 @@ def test_a_flip_after_a_near_tie_may_have_a_wider_margin_but_not_before_one():
     assert diff_report(*early).verdict == "findings"
 
 
+def test_nothing_is_excused_after_a_flip_that_is_no_near_tie():
+    a, b = nudge(logit_pair(), 1.0)
+    ids, margins = a.rows.expert_ids.copy(), b.rows.margin.copy()
+    swap_last_expert(slice(9, 10), 3)(ids)
+    margins[9, 3] = 0.02
+    pair = replace(a, rows=replace(a.rows, expert_ids=ids)), replace(b, rows=replace(b.rows, margin=margins))
+    report = diff_report(*pair)
+    assert report.counts["set_mismatch_cells"] == 2
+    assert report.counts["after_flip_cells"] == 0
+
+
+@pytest.mark.parametrize("flips", [1, 30])
+def test_wrong_experts_after_a_near_tie_are_not_excused_where_they_ignore_the_gaps(flips):
+    a, b = nudge(logit_pair(rows=80), 1e-6)
+    ids = a.rows.expert_ids.copy()
+    median = np.median(b.rows.margin[:, 5])
+    usual = np.flatnonzero((b.rows.margin[:80, 5] > 0.8 * median) & (b.rows.margin[:80, 5] < 2 * median))
+    for row in usual[usual > 7][:flips]:
+        swap_last_expert(slice(row, row + 1), 5)(ids)
+    report = diff_report(replace(a, rows=replace(a.rows, expert_ids=ids)), b)
+    assert report.counts["set_mismatch_cells"] > 1
+    assert report.verdict == "findings"
+
+
+def test_a_layer_that_ignores_the_gaps_stands_out_among_layers_that_do_not():
+    a, b = logit_pair(noise=0.01, cascade=0.01, dtype="bfloat16", requests=6, slot_order="unknown")
+    assert diff_report(a, b).verdict == "numerics"
+    ids = a.rows.expert_ids.copy()
+    median = np.median(b.rows.margin[:, 5])
+    usual = np.flatnonzero((b.rows.margin[:, 5] > median) & (b.rows.margin[:, 5] < 2 * median))
+    flipped = compare(a, b).cells.set_mismatch
+    below = np.asarray([flipped[row - row % 40 : row + 1, :5].any() for row in range(len(flipped))])
+    for row in usual[below[usual] & ~flipped[usual, 5]][:30]:
+        swap_last_expert(slice(row, row + 1), 5)(ids)
+    report = diff_report(replace(a, rows=replace(a.rows, expert_ids=ids)), b)
+    assert report.verdict == "findings"
+    assert report.layers[5].extra["near_tie"] < 1.0
+
+
 FAULTS = {
     "zero rows": lambda ids, rng: ids.__setitem__(slice(5, 9), 0),
     "a random layer": lambda ids, rng: ids.__setitem__(
