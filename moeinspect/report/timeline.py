@@ -127,8 +127,8 @@ def _overlap_line(events: Events, worker: int, name: str) -> str:
     if overlap.share is None:
         return printable(f"{name}: no compute")
     return printable(
-        f"{name}: the host worked while the device computed in {overlap.steps_overlapped} of "
-        f"{overlap.steps} steps, {percent(overlap.share)} of {1000 * overlap.compute:.0f} ms of compute"
+        f"{name}: in {overlap.steps_overlapped} of {overlap.steps} steps the host worked while the device "
+        f"computed, during {percent(overlap.share)} of {1000 * overlap.compute:.0f} ms"
     )
 
 

@@ -92,7 +92,10 @@ def test_overlap_is_the_compute_time_during_which_the_host_worked():
     assert (overlap.compute, overlap.together) == pytest.approx((3.0, 0.5))
     assert (overlap.steps, overlap.steps_overlapped) == (3, 1)
     got = render_timeline(trace(own), width=None, color=False)
-    assert "prefill-0: the host worked while the device computed in 1 of 3 steps, 16.7 % of 3000 ms" in got
+    assert (
+        "prefill-0: in 1 of 3 steps the host worked while the device computed, during 16.7 % of 3000 ms"
+        in got
+    )
     assert "decode-0: no compute" in got
 
 

@@ -41,7 +41,7 @@ class Divergence:
 
 
 def first_divergence(alignment: Alignment, cells: CellResults) -> Divergence | None:
-    """By A's steps where every mismatching row has one, then by position, then by layer."""
+    """By A's steps where every mismatching row has one, then by position, layer and request id."""
     mismatch = cells.any_mismatch
     rows = np.flatnonzero(mismatch.any(axis=1))
     if not len(rows):
@@ -51,7 +51,9 @@ def first_divergence(alignment: Alignment, cells: CellResults) -> Divergence | N
     has_steps = knows_workers(a) and bool((steps >= 0).all())
     by_step = steps if has_steps else np.zeros(len(rows), dtype=np.int32)
     layers = mismatch[rows].argmax(axis=1)
-    best = np.lexsort((layers, alignment.position[rows], by_step))[0]
+    ids = np.asarray([alignment.request_id(pair) for pair in range(len(alignment.pairing.pairs))])
+    by_id = np.argsort(np.argsort(ids, kind="stable"), kind="stable")[alignment.pair[rows]]
+    best = np.lexsort((by_id, layers, alignment.position[rows], by_step))[0]
     row, place = int(rows[best]), int(layers[best])
     pair, position = int(alignment.pair[row]), int(alignment.position[row])
     worker = int(a.rows.worker[alignment.a_row[row]])
