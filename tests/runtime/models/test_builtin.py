@@ -63,7 +63,7 @@ def follow_chains(hits):
     accepted = drafted = position = 0
     while position < len(hits) - 1:
         chain = hits[position : min(position + NUM_DRAFT, len(hits) - 1)]
-        won = (chain + [False]).index(False)
+        won = [*chain, False].index(False)
         accepted, drafted, position = accepted + won, drafted + len(chain), position + won + 1
     return accepted, drafted
 

@@ -1,0 +1,58 @@
+"""Tiles have the shape that keeps a row's bits: whole vectors, aligned, never split between threads."""
+
+import pytest
+import torch
+
+from moeinspect.runtime.layers.tiles import elementwise, over_tiles, pad_rows, tile_rows
+
+
+@pytest.mark.parametrize("widths", [(64,), (100,), (60, 72), (1,), (3, 7), (2048, 768)])
+def test_a_tile_of_every_width_holds_whole_vectors(widths):
+    rows = tile_rows(8, *widths)
+    assert rows % 8 == 0 and all(rows * width % 64 == 0 for width in widths)
+    assert rows == 8 or any((rows - 8) * width % 64 for width in widths)
+
+
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 17, 40])
+def test_padding_adds_zero_rows_up_to_whole_tiles(count):
+    x = torch.ones(count, 3, 2)
+    padded = pad_rows(x, 16)
+    assert padded.shape == (-(-count // 16) * 16, 3, 2)
+    assert torch.equal(padded[:count], x) and (padded[count:] == 0).all()
+
+
+def test_a_row_function_sees_tiles_only():
+    shapes = []
+
+    def note(rows):
+        shapes.append((tuple(rows.shape), rows.is_contiguous(), rows.data_ptr() % 64))
+        return rows * 2
+
+    x = torch.arange(48 * 4, dtype=torch.float32).view(48, 4)
+    assert torch.equal(over_tiles(note, x, 16), x * 2)
+    assert shapes == [((16, 4), True, 0)] * 3
+    over_tiles(note, x, None)
+    assert shapes[-1][0] == (48, 4)
+
+
+def test_elementwise_calls_stay_below_the_size_that_threads_share_and_hold_whole_vectors():
+    sizes = []
+
+    def note(piece):
+        sizes.append(piece.numel())
+        return piece + 1
+
+    x = torch.zeros(100, 8, 96)
+    assert torch.equal(elementwise(note, x, 8), x + 1)
+    assert sum(sizes) == x.numel() and max(sizes) <= 16384 and all(size % 64 == 0 for size in sizes)
+
+
+@pytest.mark.parametrize("function", [torch.exp, torch.nn.functional.silu], ids=["exp", "silu"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_whole_vectors_round_an_element_the_same_in_every_place(function, dtype):
+    """The ground that tiles stand on: within whole vectors the place of an element does not matter."""
+    x = torch.linspace(-20, 20, 4096).to(dtype)
+    expected = function(x)
+    for shift in (1, 5, 16, 31, 33, 63, 100, 2049):
+        assert torch.equal(function(x.roll(shift)).roll(-shift), expected)
+    assert torch.equal(torch.cat([function(piece) for piece in x.split(64)]), expected)
