@@ -69,6 +69,7 @@ def test_help_is_exit_0_on_stdout(run, name):
         (["capture", "--temperature", "-1"], "must be at least 0, not -1"),
         (["capture", "--top-p", "0"], "must be above 0 and at most 1, not 0"),
         (["capture", "--seed", str(2**63)], "at most 9223372036854775807"),
+        (["capture", "--threads", str(10**11)], "must be at least 1 and at most 1024, not 100000000000"),
         (["capture", "--num-kv-slots", "0"], "must be at least 1, not 0"),
         (["diff"], "Missing argument 'TRACE'; try `moeinspect diff --help`"),
         (["diff", "a.h5", "--max-mismatch", "1.5"], "must be at least 0 and at most 1, not 1.5"),

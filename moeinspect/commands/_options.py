@@ -314,7 +314,11 @@ class RunOptions:
     threads: Annotated[
         int,
         _option(
-            "--threads", panel=MACHINE, metavar="N", callback=within(1), help="CPU threads of every worker."
+            "--threads",
+            panel=MACHINE,
+            metavar="N",
+            callback=within(1, 1024),
+            help="CPU threads of every worker.",
         ),
     ] = 1
     weights: Annotated[

@@ -81,6 +81,7 @@ def record(run: Run, console: Console) -> RunSummary:
         summary = RunSummary(run.output, model, runtime.config.faults)
         if not run.temporary:
             stack.enter_context(_tells_what_is_kept(summary, console))
+        stack.enter_context(_names_lack_of_memory())
         with shielded():  # an interrupt finds the writer either not there or in the stack's care
             writer = stack.enter_context(
                 TraceWriter(
@@ -96,6 +97,19 @@ def record(run: Run, console: Console) -> RunSummary:
             )
         _write_all(runtime, requests, writer, summary, run.label, console)
     return summary
+
+
+@contextmanager
+def _names_lack_of_memory() -> Iterator[None]:
+    """Torch reports it as a RuntimeError that reads like a bug."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, MemoryError) or "allocate memory" in str(error):
+            raise EngineError(
+                "there is not enough memory for this run", "lower --num-kv-slots or --max-running-requests"
+            ) from error
+        raise
 
 
 @contextmanager
