@@ -144,9 +144,12 @@ class TraceFile:
         known = self._datasets.get(path)
         if known is not None:
             return known
-        if path not in self._file:
-            raise self.invalid(f"there is no dataset {path}")
-        found = self._file[path]
+        try:
+            if path not in self._file:
+                raise self.invalid(f"there is no dataset {path}")
+            found = self._file[path]
+        except _HDF5_ERRORS as error:
+            raise self.damaged(f"{path}: {reason(error)}") from error
         if not isinstance(found, h5py.Dataset):
             raise self.invalid(f"{path} is no dataset")
         if found.ndim == 0:
@@ -169,10 +172,12 @@ class TraceFile:
         size = self._view.size if self._view else os.fstat(self._file.id.get_vfd_handle()).st_size
         try:
             check_storage(dataset, rows, size, all_written=self._growing)
+            data: NDArray[Any] = dataset[:rows]
+            return data
         except StorageError as error:
             raise self.damaged(f"{path} {error}") from error
-        data: NDArray[Any] = dataset[:rows]
-        return data
+        except _HDF5_ERRORS as error:
+            raise self.damaged(f"{path}: {reason(error)}") from error
 
     def touch(self, path: str) -> None:
         """Does with a dataset or group what reading it does, as far as that can go wrong inside HDF5."""

@@ -26,10 +26,12 @@ def tiling_fault(start: NDArray[Any], count: NDArray[Any], total: int) -> tuple[
 
     Order does not matter; empty ranges may start anywhere inside.
     """
-    start, end = start.astype(np.int64), start.astype(np.int64) + count.astype(np.int64)
-    outside = (start < 0) | (end > total)
+    start, count = start.astype(np.int64), count.astype(np.int64)
+    outside = (start < 0) | (start > total) | (count > total - start)
     if outside.any():
-        return f"reaches to {int(end[outside.argmax()])} of {total}", int(outside.argmax())
+        first = int(outside.argmax())
+        return f"reaches to {int(start[first]) + int(count[first])} of {total}", first
+    end = start + count
     used = np.flatnonzero(count)
     used = used[np.argsort(start[used], kind="stable")]
     expected = np.concatenate([[0], end[used]])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ from moeinspect.trace.ranges import first_duplicate, supported_requests, tiling_
 from moeinspect.trace.schema import Events, InvalidCells, ModelFacts, Requests, Rows, RunInfo, Trace
 
 _LOOKS = 5
+"""How often a file that is being written is looked at: a piece of it may be caught half written."""
 _PAUSE = 0.02
 
 
@@ -51,14 +53,25 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
         InputError: the file is missing, unreadable, damaged, no trace, of another version, or breaks the
             format: one line that names the file and what is wrong.
     """
-    for _ in range(_LOOKS - 1):
+    for look in range(_LOOKS):
+        before = _state(path)
         try:
             return _read(path)
         except DamagedTraceError as error:
-            if not error.growing:
+            nobody_writes = look > 0 and _state(path) == before
+            if not error.growing or nobody_writes or look == _LOOKS - 1:
                 raise
-        time.sleep(_PAUSE)  # a piece may have been caught half written
-    return _read(path)
+            time.sleep(_PAUSE)
+    raise AssertionError("unreachable")
+
+
+def _state(path: str | os.PathLike[str]) -> tuple[int, int] | None:
+    """Something that changes when the file is written to."""
+    try:
+        status = Path(path).stat()
+    except (OSError, ValueError):
+        return None
+    return status.st_mtime_ns, status.st_size
 
 
 def _read(path: str | os.PathLike[str]) -> Trace:
