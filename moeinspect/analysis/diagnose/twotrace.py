@@ -146,10 +146,12 @@ def _draft_layers(mismatch: Mismatch) -> Diagnosis | None:
     if mismatch.facts.draft is False:
         return None
     wrong = layers_text(tuple(int(mismatch.alignment.layers[i]) for i in places))
+    fewest, most_elsewhere = float(shares[touched].min()), float(shares[~touched].max())
     because = [
-        f"{wrong}: {percent(float(shares[touched].min()))} or more of the cells differ, with {overlap:.2f} "
-        f"of the experts in common where chance gives {chance:.2f}; in the other "
-        f"{counted(int((~touched).sum()), 'MoE layer')} {percent(float(shares[~touched].max()))} differ",
+        f"{wrong}: {'all' if fewest == 1 else f'at least {percent(fewest)} of the'} cells differ, with "
+        f"{overlap:.2f} of the experts in common where chance gives {chance:.2f}; in the other "
+        f"{counted(int((~touched).sum()), 'MoE layer')} "
+        f"{f'at most {percent(most_elsewhere)}' if most_elsewhere else 'none'} differ",
         f"there {percent(mismatch.share_of('prompt'))} of the prompt rows and "
         f"{percent(mismatch.share_of('output'))} of the output rows are wrong",
     ]
