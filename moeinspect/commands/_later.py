@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from moeinspect.commands._options import (
-    Backend,
-    Engine,
-    LaterComparisonOptions,
-    LaterRunOptions,
-    ModelFactsOptions,
-    RunOptions,
-    SimulationOptions,
-    Transfer,
-)
+from moeinspect.commands._choices import Backend, Engine, Transfer
+from moeinspect.commands._options import LaterComparisonOptions, ModelFactsOptions, SimulationOptions
+from moeinspect.commands._run_options import LaterRunOptions, RunOptions
 from moeinspect.errors import UsageError
 
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from moeinspect.commands._binding import Invocation
 from moeinspect.commands._later import refuse_later_run, refuse_later_values
-from moeinspect.commands._options import CommonOptions, LaterRunOptions, RunOptions
+from moeinspect.commands._options import CommonOptions
 from moeinspect.commands._prompts import PromptLine, read_prompts, to_requests
 from moeinspect.commands._run import Run
+from moeinspect.commands._run_options import LaterRunOptions, RunOptions
 from moeinspect.console import Console
 from moeinspect.errors import UsageError
 from moeinspect.runtime.config import RunConfig

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from moeinspect.commands._options import CommonOptions, Format
+from moeinspect.commands._choices import Format
+from moeinspect.commands._options import CommonOptions
 from moeinspect.console import Console
 from moeinspect.errors import OutputError
 from moeinspect.exit_status import ExitStatus

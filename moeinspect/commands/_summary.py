@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
+from moeinspect.commands._choices import Format
 from moeinspect.commands._next import diff_command
-from moeinspect.commands._options import Format
 from moeinspect.commands._run import RunSummary
 from moeinspect.printable import printable
 from moeinspect.report.words import counted

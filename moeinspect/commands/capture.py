@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from moeinspect.commands._binding import Invocation, bind
-from moeinspect.commands._options import CommonOptions, Format, LaterRunOptions, Model, RunOptions
+from moeinspect.commands._choices import Format
+from moeinspect.commands._options import CommonOptions, Model
+from moeinspect.commands._run_options import LaterRunOptions, RunOptions
 from moeinspect.exit_status import ExitStatus
 
 

@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from moeinspect.commands._binding import Invocation, bind
+from moeinspect.commands._choices import Format
 from moeinspect.commands._later import refuse_later_facts
 from moeinspect.commands._next import diff_command
-from moeinspect.commands._options import CommonOptions, Format, ModelFactsOptions
+from moeinspect.commands._options import CommonOptions, ModelFactsOptions
 from moeinspect.commands._report import check_report_output, hand_over
 from moeinspect.exit_status import ExitStatus
 

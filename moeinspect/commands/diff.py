@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moeinspect.commands._binding import Invocation, bind
+from moeinspect.commands._choices import Format
 from moeinspect.commands._later import refuse_later_comparison, refuse_later_facts
 from moeinspect.commands._next import check_command, diff_command
 from moeinspect.commands._options import (
     CommonOptions,
     CompareOptions,
-    Format,
     LaterComparisonOptions,
     ModelFactsOptions,
     TraceFile,

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from moeinspect.commands._binding import Invocation, bind
+from moeinspect.commands._choices import Format
 from moeinspect.commands._later import refuse_later_simulation
-from moeinspect.commands._options import (
-    CommonOptions,
-    Format,
-    LaterRunOptions,
-    Model,
-    RunOptions,
-    SimulationOptions,
-)
+from moeinspect.commands._options import CommonOptions, Model, SimulationOptions
+from moeinspect.commands._run_options import LaterRunOptions, RunOptions
 from moeinspect.errors import UsageError
 from moeinspect.exit_status import ExitStatus
 

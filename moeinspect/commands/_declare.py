@@ -1,0 +1,49 @@
+"""How options are declared: the sections of the help, checks of numbers, and `option` itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from moeinspect import __version__
+
+REQUESTS = "Requests"
+SCHEDULING = "Scheduling"
+DRAFT = "Draft model"
+MACHINE = "Model and machine"
+RECORDING = "What is recorded"
+OUTPUT = "Output"
+COMPARING = "Comparing"
+SIMULATION = "Disaggregation"
+LATER = "Of a later version: refused by name in this one"
+
+
+def print_version(asked: bool) -> None:
+    """Callback of --version."""
+    if asked:
+        typer.echo(f"moeinspect {__version__}")
+        raise typer.Exit
+
+
+def within(low: float, high: float = math.inf, *, above: bool = False) -> Callable[[Any], Any]:
+    """Callback that refuses numbers outside `low` to `high`, and not-a-number; None is no number.
+
+    `above` leaves `low` itself out. (Ranges of typer's own let nan pass and clutter the help.)
+    """
+    wanted = f"{'above' if above else 'at least'} {low}" + (
+        "" if high == math.inf else f" and at most {high}"
+    )
+
+    def check(value: float | None) -> float | None:
+        if value is None or (math.isfinite(value) and low <= value <= high and not (above and value == low)):
+            return value
+        raise typer.BadParameter(f"must be {wanted}, not {value}")
+
+    return check
+
+
+def option(*names: str, panel: str, help: str, **settings: Any) -> Any:  # noqa: ANN401  # as typer's
+    return typer.Option(*names, rich_help_panel=panel, help=help, **settings)
