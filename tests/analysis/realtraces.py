@@ -17,11 +17,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from analysis.tracefactory import make_facts, make_trace
 from numpy.typing import NDArray
 
 from moeinspect.trace.schema import ModelFacts, Origin, RequestRecord, Trace
-
-from .tracefactory import make_facts, make_trace
 
 ROOT = Path(__file__).resolve().parents[2]
 SGLANG_FACTS = make_facts(4, 32, 4, layer_axis="all")

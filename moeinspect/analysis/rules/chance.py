@@ -42,15 +42,15 @@ def agreement_tail(histogram: NDArray[np.int64]) -> float:
     Equal rows are left out (entry m is 0), since they may be what is judged. The share of pairs that agree
     in j or more entries is carried on to m at the slope it has there, one pair added on either side so
     that few pairs give a flat slope. The largest value of the deep tail (levels that at most one pair in a
-    hundred reaches, and the last level that any pair reaches) counts: a few nearly equal pairs are enough
-    to make equal rows likely.
+    hundred reaches, and the last level at which there is any pair) counts: a few nearly equal pairs are
+    enough to make equal rows likely.
     """
     m = len(histogram) - 1
     reach = np.cumsum(histogram[::-1])[::-1].astype(np.float64)
     total = reach[0]
     if total == 0:
         return 1.0
-    last = int(np.flatnonzero(histogram)[-1])
-    levels = [j for j in range(last + 1) if reach[j] <= total / 100 or j == last]
+    seen = np.flatnonzero(histogram)
+    levels = [j for j in seen.tolist() if reach[j] <= total / 100 or j == seen[-1]]
     carried = [reach[j] / total * ((reach[j + 1] + 1) / (reach[j] + 1)) ** (m - j) for j in levels]
     return min(1.0, float(max(carried)))

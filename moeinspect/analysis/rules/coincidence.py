@@ -82,18 +82,19 @@ class Coincidences:
 
     @cached_property
     def equal_rate(self) -> float:
-        """Share of pairs of rows with different tokens that are equal; a run of pairs counts once.
+        """Share of pairs of rows with different tokens that are equal by themselves.
 
-        Equal pairs whose rows both follow the rows of another equal pair go on with it, and rows inside one
-        run of equal rows are one: neither is new evidence that rows are equal by chance.
+        Pairs that go in step with another equal pair and rows inside one run of equal rows are left out:
+        they are what is judged. Where rows are equal by chance, most equal pairs stand alone.
         """
         token = self.view.places.token
         n_pairs = _num_unlike_pairs(token[self.nodes])
         if n_pairs == 0:
             return 1.0
         pairs = self.pairs
-        fresh = pairs.token_differs & ~self._goes_on(pairs) & ~self._same_run(pairs)
-        equal = int(fresh.sum()) + self._num_common_pairs()
+        alone = pairs.token_differs & ~self._same_run(pairs)
+        alone &= ~self._in_step(pairs, -1) & ~self._in_step(pairs, 1)
+        equal = int(alone.sum()) + self._num_common_pairs()
         return min(1.0, float(equal + 3 * equal**0.5) / n_pairs)
 
     def _num_common_pairs(self) -> int:
@@ -110,14 +111,15 @@ class Coincidences:
         per_both = np.diff(np.append(np.flatnonzero(new), len(c)))
         return int(_choose2(per_content) - _choose2(per_both))
 
-    def _goes_on(self, pairs: EqualPairs) -> NDArray[np.bool_]:
-        """Pairs whose rows follow two rows that are equal under different tokens, too."""
-        joined, content, token = self.view.joined, self.view.content, self.view.places.token
-        before_a, before_b = pairs.a - 1, pairs.b - 1
-        both = joined[pairs.a] & joined[pairs.b] & self.rows[before_a] & self.rows[before_b]
-        goes_on: NDArray[np.bool_] = both & (content[before_a] == content[before_b])
-        goes_on &= token[before_a] != token[before_b]
-        return goes_on
+    def _in_step(self, pairs: EqualPairs, step: int) -> NDArray[np.bool_]:
+        """Pairs whose rows are followed (1) or preceded (-1) by rows equal under different tokens, too."""
+        content, token, request = self.view.content, self.view.places.token, self.view.places.request
+        last = len(self.rows) - 1
+        a, b = np.clip(pairs.a + step, 0, last), np.clip(pairs.b + step, 0, last)
+        both = self.rows[a] & self.rows[b] & (a != pairs.a) & (b != pairs.b)
+        both &= (request[a] == request[pairs.a]) & (request[b] == request[pairs.b])
+        in_step: NDArray[np.bool_] = both & (content[a] == content[b]) & (token[a] != token[b])
+        return in_step
 
     def _same_run(self, pairs: EqualPairs) -> NDArray[np.bool_]:
         run = self.view.content_run

@@ -17,6 +17,9 @@ from moeinspect.analysis.rules.runs import true_runs
 from moeinspect.analysis.rules.view import TraceView
 
 MIN_ROWS = 32
+MAX_SHARE = 0.5
+MAX_SHARE_AT_TOP = 0.25
+"""Stricter where one expert that is always ranked best, or experts that always are, would explain it."""
 BLOCK = 16
 """Every run of `MIN_ROWS` rows holds a whole aligned block of this many."""
 
@@ -38,39 +41,63 @@ class ColumnRun:
 def check_constant_column(view: TraceView) -> list[Finding]:
     """A slot that never changes over a whole trace, or over 32 or more rows of a request.
 
-    Cells of zeros and rows that other rules counted are passed over. Chance is judged by the largest share
-    that one id has in any other slot of the trace over a like number of rows.
+    Rows that other rules counted are passed over. Chance is judged by the largest share that one id has in
+    any other slot of the trace over a like number of rows; where that is large, experts are used so
+    unevenly that a slot which never changes may be healthy, and nothing is said.
     """
-    readable = _readable(view)
+    readable = view.whole_rows()
     runs = _whole_trace_runs(view, readable) or _request_runs(view, readable)
     if not runs:
         return []
     share = largest_share(view, readable, [(run.place, run.slot, run.first, run.last) for run in runs])
+    runs = [run for run in runs if share <= _tolerable_share(view, run, runs)]
     cells = np.zeros(view.flagged.shape, dtype=bool)
-    constant: dict[int, list[ColumnRun]] = {}
-    chances = [_chance_log10(view, run.rows(readable), share) for run in runs]
-    for run, chance in zip(runs, chances, strict=True):
-        if chance < LOG10_LIMIT:
-            rows = run.rows(readable)
+    chance: dict[ColumnRun, float] = {}
+    for run in runs:
+        rows = run.rows(readable)
+        chance[run] = _chance_log10(view, rows, share)
+        if chance[run] < LOG10_LIMIT:
             cells[rows, run.place] = True
-            constant.setdefault(run.place, []).append(run)
 
     def describe(found: CellRun) -> tuple[str, Mapping[str, Any]]:
         here = [
-            (int(view.layers[place]), run.slot, int(view.ids[found.first, place, run.slot]))
-            for place in found.places.tolist()
-            for run in constant[place]
-            if run.first <= found.first < run.last
+            run
+            for run in runs
+            if chance[run] < LOG10_LIMIT and run.place in found.places and run.first <= found.first < run.last
         ]
-        columns = [{"layer": layer, "slot": slot, "id": expert} for layer, slot, expert in here[:16]]
-        return _text(here), {"columns": columns, "chance_log10": round(max(chances), 1)}
+        columns = [
+            {
+                "layer": int(view.layers[run.place]),
+                "slot": run.slot,
+                "id": int(view.ids[found.first, run.place, run.slot]),
+            }
+            for run in here
+        ]
+        worst = max(chance[run] for run in here)
+        return _text(columns), {
+            "columns": columns[:16],
+            "largest_share": round(share, 3),
+            "chance_log10": round(worst, 1),
+        }
 
     return findings_of(view, view.claim(cells), "constant-column", "warning", describe)
 
 
-def _readable(view: TraceView) -> NDArray[np.bool_]:
-    """Rows [R] that take part: real, and not all counted by other rules."""
-    return view.whole_rows()
+def _tolerable_share(view: TraceView, run: ColumnRun, runs: list[ColumnRun]) -> float:
+    """How large the largest share elsewhere may be for this run to count.
+
+    A favourite expert stands in the best slot. So a constant slot below one that changes is no favourite,
+    and neither is one id in this slot of every layer, as layers number their experts independently.
+    """
+    spans = {(other.place, other.slot): other for other in runs if other.first <= run.first < other.last}
+    ranked = view.trace.run.slot_order == "router"
+    below_a_changing_one = ranked and any((run.place, slot) not in spans for slot in range(run.slot))
+    same = [spans.get((place, run.slot)) for place in view.checked_layers.tolist()]
+    expert = view.ids[run.first, run.place, run.slot]
+    everywhere = len(same) > 1 and all(
+        other is not None and view.ids[run.first, other.place, other.slot] == expert for other in same
+    )
+    return MAX_SHARE if below_a_changing_one or everywhere else MAX_SHARE_AT_TOP
 
 
 def _whole_trace_runs(view: TraceView, readable: NDArray[np.bool_]) -> list[ColumnRun]:
@@ -125,7 +152,7 @@ def _chance_log10(view: TraceView, rows: NDArray[np.int64], share: float) -> flo
     return min(0.0, places + (tokens - 1) * log10(share))
 
 
-def _text(columns: list[tuple[int, int, int]]) -> str:
-    kinds = sorted({(slot, expert) for _, slot, expert in columns})
+def _text(columns: list[dict[str, int]]) -> str:
+    kinds = sorted({(column["slot"], column["id"]) for column in columns})
     shown = ", ".join(f"slot {slot} is always expert {expert}" for slot, expert in kinds[:4])
     return shown + (f" and {len(kinds) - 4} more" if len(kinds) > 4 else "")

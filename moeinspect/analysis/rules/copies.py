@@ -53,9 +53,9 @@ class CopyJudge:
         in_step &= joined[links.row] & joined[links.source]
         starts, ends = run_bounds(in_step)
         run = np.repeat(np.arange(len(starts)), ends - starts)
-        chance = self._chance(links, run, len(starts), lambda each: each)
         # The first row of a stretch is any pair of rows, which agree less often than rows after equal rows.
-        chance += 2 * self.num_rows_log10 + self.first_log10 - self.next_log10
+        places_log10 = 2 * self.num_rows_log10 + self.first_log10 - self.next_log10
+        chance = self._chance(links, run, len(starts), lambda each: each, places_log10)
         chosen = (chance < LOG10_LIMIT) & (ends - starts >= MIN_ROWS)
         links = Links(links.row, links.source, chance[run] if len(run) else links.chance_log10)
         return self._widened(links, starts[chosen], ends[chosen] - 1)
@@ -67,12 +67,14 @@ class CopyJudge:
         run_of_row = np.full(len(linked), -1, dtype=np.int64)
         run_of_row[spread(firsts, lasts)] = np.repeat(np.arange(len(firsts)), lasts - firsts)
         run = run_of_row[links.row]
-        chance = self._chance(links, run, len(firsts), worth) + places_log10
+        chance = self._chance(links, run, len(firsts), worth, places_log10)
         chosen = (chance < LOG10_LIMIT) & (lasts - firsts >= MIN_ROWS)
         return Links(links.row, links.source, chance[run]).pick(chosen[run])
 
-    def _chance(self, links: Links, run: NDArray[np.int64], num_runs: int, worth: Chance) -> Floats:
-        """Sum of the decimal logarithms [num_runs] over each run's evidence."""
+    def _chance(
+        self, links: Links, run: NDArray[np.int64], num_runs: int, worth: Chance, places_log10: float
+    ) -> Floats:
+        """Decimal logarithm of the chance of each run [num_runs]; 0 for runs that hold no evidence."""
         token, content = self.view.places.token, self.view.content[links.row]
         differs = token[links.row] != token[links.source]
         run, content = run[differs], content[differs]
@@ -81,7 +83,8 @@ class CopyJudge:
         new = np.ones(len(run), dtype=bool)
         new[1:] = (run[1:] != run[:-1]) | (content[1:] != content[:-1])
         each = np.maximum(self.next_log10, self._share_log10(content[new]))
-        return np.bincount(run[new], weights=worth(each), minlength=num_runs).astype(np.float64)
+        total = np.bincount(run[new], weights=worth(each), minlength=num_runs)
+        return np.where(np.bincount(run[new], minlength=num_runs) > 0, total + places_log10, 0.0)
 
     def _share_log10(self, content: NDArray[np.uint64]) -> Floats:
         """Share of other prefixes under which each content [n] stands, the two rows of a link left out."""

@@ -43,6 +43,8 @@ def check_filler(view: TraceView) -> list[Finding]:
     which is what a top-k of NaN logits gives once the hidden state is NaN.
     """
     rows = view.whole_rows()
+    if not rows.any():
+        return []
     runs = [*_equal_row_runs(view, rows), *_running_runs(view, rows), *_nan_runs(view, rows)]
     cells = np.zeros(view.flagged.shape, dtype=bool)
     kind = np.full(len(rows), -1, dtype=np.int64)
@@ -103,7 +105,7 @@ def _running_runs(view: TraceView, rows: NDArray[np.bool_]) -> list[FillerRun]:
     }
     index = np.flatnonzero(rows).astype(np.int64)
     step = (view.ids[index, layers[0]].astype(np.int64) - view.ids[index, layers[0], :1]) % E
-    index = index[(step == np.arange(K) % E).all(axis=1)] if len(index) else index
+    index = index[(step == np.arange(K) % E).all(axis=1)]
     found = []
     for row_step, layer_steps in sorted(variants):
         found += _running_variant(view, index, row_step, np.asarray(layer_steps, dtype=np.int64))
@@ -148,7 +150,7 @@ def _nan_runs(view: TraceView, rows: NDArray[np.bool_]) -> list[FillerRun]:
     """Requests in which the deepest layers are arange(K) in every row."""
     layers = view.checked_layers
     index = np.flatnonzero(rows).astype(np.int64)
-    if not len(index) or view.top_k < 2:
+    if view.top_k < 2:
         return []
     arange = np.arange(view.top_k)
     index = index[(view.ids[index, layers[-1]] == arange).all(axis=1)]

@@ -46,6 +46,8 @@ def row_hashes(ids: NDArray[Any], layers: NDArray[np.int64]) -> NDArray[np.uint6
     hashes = np.zeros(R, dtype=np.uint64)
     row_bytes = len(layers) * K * ids.dtype.itemsize
     words = -(-row_bytes // 8)
+    if not words:
+        return hashes
     salt = mix64(np.arange(1, words + 1, dtype=np.uint64) * np.uint64(GOLDEN))
     chunk = max(1, CHUNK_BYTES // max(1, 8 * words))
     for first in range(0, R, chunk):

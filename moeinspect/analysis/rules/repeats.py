@@ -13,6 +13,8 @@ from moeinspect.analysis.rules.runs import count_distinct, run_bounds, spread
 from moeinspect.analysis.rules.view import TraceView
 
 MIN_ROWS = 4
+MIN_ENTRIES = 8
+"""Rows with fewer (layer, slot) entries are too short to be nearly equal."""
 
 
 class RepeatModel:
@@ -64,7 +66,10 @@ class RepeatModel:
         """Chance that the row of another token continues the run: the largest of what the trace suggests."""
         c = self.coincidences
         tails = max(c.random_tail, c.neighbour_tail)
-        return min(1.0, max(tails, c.equal_rate, self._short_run_rate(run), self._return_rate(run)))
+        rates = max(c.equal_rate, self._short_run_rate(run), self._return_rate(run))
+        if self.num_entries < MIN_ENTRIES:
+            rates = max(rates, self._plain_rate(run))
+        return min(1.0, max(tails, rates))
 
     def _short_run_rate(self, run: int) -> float:
         """How often a run goes on, from the runs of at most three tokens, this one left out.
@@ -81,6 +86,21 @@ class RepeatModel:
     def _runs_by_tokens(self) -> tuple[int, int, int]:
         counts = np.bincount(self.num_tokens, minlength=4)
         return int(counts[1]), int(counts[2]), int(counts[3])
+
+    def _plain_rate(self, run: int) -> float:
+        """How often a row of another token continues a run, all runs but this one.
+
+        Needed where a row has so few entries that nearly equal rows cannot be told from unrelated ones, so
+        that long runs of equal rows may be this model's way.
+        """
+        steps = self.num_tokens - 1
+        equal = int(steps.sum()) - int(steps[run])
+        return equal / max(1, len(self.first) - 1 + equal)
+
+    @property
+    def num_entries(self) -> int:
+        """(layer, slot) entries of a row that are compared."""
+        return len(self.view.checked_layers) * self.view.top_k
 
     def _return_rate(self, run: int) -> float:
         """How often other rows are followed by a run of this content, this run left out."""

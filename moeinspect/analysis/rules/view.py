@@ -115,10 +115,15 @@ class TraceView:
         """Rows [R] that a rule over all layers may look at: real, readable, and with a cell left to count."""
         if not len(self.checked_layers):
             return np.zeros(len(self.ids), dtype=bool)
-        real = self.checked & (self.trace.rows.validity == Validity.REAL)
-        readable = ~self.facts.out_of_range[:, self.checked_layers].any(axis=1)
-        whole: NDArray[np.bool_] = real & readable & ~self.flagged[:, self.checked_layers].all(axis=1)
+        whole = self._readable.copy()
+        whole[whole] = ~self.flagged[whole][:, self.checked_layers].all(axis=1)
         return whole
+
+    @cached_property
+    def _readable(self) -> NDArray[np.bool_]:
+        real = self.checked & (self.trace.rows.validity == Validity.REAL)
+        readable: NDArray[np.bool_] = real & ~self.facts.out_of_range[:, self.checked_layers].any(axis=1)
+        return readable
 
     def claim(self, cells: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """The cells [R, M] of `cells` that no earlier rule has counted; from now on they are counted."""
