@@ -77,7 +77,7 @@ def _findings(comparison: Comparison, tolerated: bool) -> Iterator[Finding]:
     yield from MismatchFindings(
         alignment, cells, comparison.ties, comparison.tolerance, first, tolerated=tolerated
     )
-    if cells.set_mismatch.any() and not comparison.ties.has_margins:
+    if cells.any_mismatch.any() and not comparison.ties.has_margins:
         yield Finding(
             rule="no-margins",
             severity="note",

@@ -129,6 +129,8 @@ CAUSES: dict[str, Cause] = {
         ("--deterministic",),
     ),
     "tokens-diverged": Cause("", "feed both runs the same tokens, or compare up to the first difference"),
-    "unknown": Cause("", "compare against a target-only run of the same model"),
+    "unknown": Cause(
+        "", "switch draft, disaggregation and overlap off, one after another, and compare again"
+    ),
 }
 """By name of the fault catalogue; `numerics`, `tokens-diverged` and `unknown` beside them."""

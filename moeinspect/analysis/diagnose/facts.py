@@ -90,9 +90,21 @@ def diagnosis(
 
 def _next_step(names: list[str], trace: Trace) -> str:
     switches = dict.fromkeys(CAUSES[name].local for name in names if CAUSES[name].local)
+    if names == ["unknown"]:
+        switches = dict.fromkeys(_features_to_switch_off(trace)[:1])
     if trace.run.engine != _LOCAL or not switches:
         return "; or ".join(dict.fromkeys(CAUSES[name].engine for name in names))
     return " ; ".join(_run_again(trace, switch) for switch in switches)
+
+
+def _features_to_switch_off(trace: Trace) -> list[tuple[str, ...]]:
+    facts = run_facts(trace)
+    features = (
+        (facts.draft, ("--draft", "none")),
+        (facts.disagg, ("--no-disagg",)),
+        (facts.overlap, ("--no-overlap",)),
+    )
+    return [switch for is_on, switch in features if is_on]
 
 
 def _run_again(trace: Trace, switch: tuple[str, ...]) -> str:

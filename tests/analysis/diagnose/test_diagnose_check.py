@@ -190,3 +190,25 @@ def test_an_engine_that_is_not_local_gets_words_instead_of_a_command():
     (one,) = diagnoses(replace(bad, run=replace(bad.run, engine="sglang")))
     assert "--disable-overlap-schedule" in one.next_step
     assert "moeinspect" not in one.next_step
+
+
+def test_an_unknown_cause_of_a_local_run_is_narrowed_down_by_the_first_feature_that_is_on():
+    def next_step(**config):
+        return diagnoses(spoiled(zeroed(slice(None), [1, 3]), **config))[0].next_step
+
+    assert "--draft none" in next_step(draft="builtin:tiny-draft")
+    assert "--no-disagg" in next_step()
+    assert "--no-overlap" in next_step(disagg=False)
+    assert "one after another" in next_step(disagg=False, overlap=False)
+
+
+def test_the_next_command_repeats_the_run_but_for_the_switch():
+    (one,) = diagnoses(
+        spoiled(zeroed(slice(0, PROMPT)), draft="builtin:tiny-draft", chunked_prefill_size=8, weights=True)
+    )
+    command, look = one.next_step.split(" && ")
+    assert command == (
+        "moeinspect capture builtin:tiny --disagg --weights --draft builtin:tiny-draft "
+        "--chunked-prefill-size 8 --no-overlap -o a-no-overlap.h5"
+    )
+    assert look == "moeinspect diff a-no-overlap.h5"
