@@ -6,7 +6,7 @@ is replaced by that type's maximum, its row becomes invalid, and the original va
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -42,12 +42,15 @@ def store(ids: NDArray[Any], validity: NDArray[np.uint8], model: ModelFacts) -> 
     """Ids [n, L, K] of any integer type as the writer stores them.
 
     Missing rows and dense layers hold the sentinel whatever was given. Elsewhere a value that is negative
-    or larger than the dtype's maximum is kept in `cells` and its row gets validity 3.
+    or larger than the dtype's maximum is kept in `cells` and its row gets validity 3. The result may share
+    memory with what is given.
     """
-    bad = _outside(ids, 0, model.sentinel)
-    held = _hold(ids, validity, model, bad)
-    held.ids[:, dense_positions(model)] = model.sentinel
-    return held
+    held = _hold(ids, validity, model, _outside(ids, 0, model.sentinel))
+    dense = dense_positions(model)
+    if not dense.any():
+        return held
+    filled = np.where(dense[:, np.newaxis], model.id_dtype.type(model.sentinel), held.ids)
+    return replace(held, ids=filled)
 
 
 def canonical(ids: NDArray[Any], validity: NDArray[np.uint8], model: ModelFacts) -> HeldIds:
@@ -65,7 +68,8 @@ def canonical(ids: NDArray[Any], validity: NDArray[np.uint8], model: ModelFacts)
     dense = dense_positions(model)
     if dense.any():
         none = int(np.iinfo(ids.dtype).max)
-        held.ids[:, dense] = np.where(ids[:, dense] == none, model.sentinel, held.ids[:, dense])
+        sentinel = model.id_dtype.type(model.sentinel)
+        return replace(held, ids=np.where((ids == none) & dense[:, np.newaxis], sentinel, held.ids))
     return held
 
 
@@ -95,6 +99,8 @@ def _hold(
     ids: NDArray[Any], validity: NDArray[np.uint8], model: ModelFacts, bad: NDArray[np.bool_] | None
 ) -> HeldIds:
     missing = validity == Validity.MISSING
+    if bad is None and not missing.any():
+        return HeldIds(ids.astype(model.id_dtype, copy=False), validity, no_cells())
     held = ids.astype(model.id_dtype)
     held[missing] = model.sentinel
     if bad is None:
