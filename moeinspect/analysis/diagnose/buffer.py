@@ -14,13 +14,17 @@ from moeinspect.analysis.findings import Diagnosis
 _ENOUGH = 0.5
 """Share of mismatching rows found in the next step; rows of rejected drafts are not in a trace."""
 
+_SAMPLED_ROWS = 4096
+"""Wrong rows that are looked up, spread over all of them."""
+
 _CONTROL = 0.2
 """Largest share that may be found in the step before instead."""
 
 
 def diagnose_buffer(mismatch: Mismatch) -> Diagnosis | None:
     """Looks every mismatching row up among B's rows of the tokens that A computed one step later."""
-    rows = np.flatnonzero(mismatch.rows)
+    wrong = np.flatnonzero(mismatch.rows)
+    rows = wrong[:: -(-len(wrong) // _SAMPLED_ROWS) or 1]
     if len(rows) < 2 or not knows_workers(mismatch.a) or mismatch.facts.overlap is False:
         return None
     found = {distance: _found_at(mismatch, rows, distance) for distance in (1, -1)}
@@ -29,8 +33,8 @@ def diagnose_buffer(mismatch: Mismatch) -> Diagnosis | None:
         return None
     hits = int(found[1].sum())
     because = [
-        f"{of_all(hits, len(rows), 'wrong row')} hold, in all MoE layers, what the same worker computed one "
-        f"step later: they equal B's rows of the tokens of step + 1 ({percent(share[-1])} equal those of "
+        f"{of_all(hits, len(rows), 'wrong row' if len(rows) == len(wrong) else 'sampled wrong row')} hold, "
+        f"in all MoE layers, what the same worker computed one step later: they equal B's rows of the tokens of step + 1 ({percent(share[-1])} equal those of "
         "step - 1)",
         "the device buffer was overwritten by the next forward before its rows were copied",
     ]
@@ -43,14 +47,14 @@ def diagnose_buffer(mismatch: Mismatch) -> Diagnosis | None:
 
 def _found_at(mismatch: Mismatch, rows: NDArray[np.int64], distance: int) -> NDArray[np.bool_]:
     """Which of these rows of A equal some row of B whose token A computed `distance` steps later."""
-    everything = np.arange(len(mismatch.alignment), dtype=np.int64)
     steps = mismatch.a.rows.step[mismatch.alignment.a_row].astype(np.int64)
     workers = mismatch.a.rows.worker[mismatch.alignment.a_row].astype(np.int64)
+    wanted = _place(workers[rows], steps[rows] + distance)
+    places = _place(workers, steps)
+    candidates = np.flatnonzero(np.isin(places, wanted) & (steps >= 0))
     held = row_keys(set_keys(mismatch.ids("a", rows)))
-    right = row_keys(set_keys(mismatch.ids("b", everything)))
-    known = steps >= 0
-    there = right[known] ^ _place(workers[known], steps[known])
-    return np.asarray(np.isin(held ^ _place(workers[rows], steps[rows] + distance), there))
+    right = row_keys(set_keys(mismatch.ids("b", candidates)))
+    return np.asarray(np.isin(held ^ wanted, right ^ places[candidates]))
 
 
 def _place(workers: NDArray[np.int64], steps: NDArray[np.int64]) -> NDArray[np.uint64]:
