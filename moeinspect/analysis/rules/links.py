@@ -70,13 +70,13 @@ def points_at_the_copy(
 ) -> NDArray[np.bool_]:
     """False for links whose row is the original and whose source the copy, as far as the trace tells.
 
-    The former owner of a slot is the original. Else a row that was moved (cached prefix, transferred) is
-    the copy of one that was not, and a row whose token prefix stands elsewhere with other ids the copy of
-    one whose does not. Where nothing tells, both rows count.
+    The former owner of a slot is the original. Else a row that was moved (cached prefix, transferred, never
+    computed) is the copy of one that was not, and a row whose token prefix stands elsewhere with other ids
+    the copy of one whose does not. Where nothing tells, both rows count.
     """
     R = len(view.ids)
     original = np.isin(links.source * R + links.row, owners.row * R + owners.source)
-    moved = np.isin(view.trace.rows.origin, MOVED)
+    moved = np.isin(view.trace.rows.origin, MOVED) | (view.trace.rows.step < 0)
     of_row, of_source = moved[links.row], moved[links.source]
     original |= of_source & ~of_row
     torn = _torn_prefixes(view, coincidences)
