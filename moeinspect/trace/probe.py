@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import os
 import signal
 import sys
@@ -51,6 +52,7 @@ def fatal(touch: Callable[[str], None], path: str) -> str | None:
 def _run_child(touch: Callable[[str], None], path: str) -> NoReturn:
     """Never returns, prints nothing, runs no exit handler of the parent's."""
     try:
+        gc.disable()  # what the parent has left lying about is the parent's to clean up
         faulthandler.disable()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)

@@ -87,7 +87,7 @@ def foreign_trace(path):
 def test_damage_never_leads_to_a_crash_or_a_wrong_answer(tmp_path, make):
     path = make(tmp_path / "t.h5")
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(path), "1", "20", "40"],
+        [sys.executable, "-c", PROGRAM, str(path), "1", "15", "30"],
         capture_output=True,
         text=True,
         timeout=240,

@@ -106,7 +106,7 @@ def expected_cells(model, record):
     return ids, validity, invalid
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(traces())
 def test_what_is_written_is_what_is_read(trace):
     model, written = trace

@@ -1,6 +1,8 @@
 """What the writer leaves, read with plain h5py."""
 
 import json
+import shutil
+import subprocess
 
 import h5py
 import numpy as np
@@ -120,6 +122,20 @@ def test_chunks_are_1024_rows_of_everything_without_filters(tmp_path):
         assert file["rows/margin"].chunks == (1024, len(LAYERS))
         for name in DTYPES:
             assert file[name].compression is None and file[name].id.get_create_plist().get_nfilters() == 0
+
+
+def test_a_closed_file_is_of_hdf5_1_10_and_read_by_its_tools(tmp_path):
+    path = write_trace(tmp_path / "t.h5")
+    assert path.read_bytes()[8] == 3  # the superblock's version
+    with h5py.File(path, "r") as file:
+        strategy = file.id.get_create_plist().get_file_space_strategy()[0]
+        assert strategy == h5py.h5f.FSPACE_STRATEGY_PAGE
+    if shutil.which("h5dump") is None:
+        pytest.skip("h5dump is not installed")
+    command = ["h5dump", "-d", "/requests/finish_reason", "-d", "/rows/expert_ids", path]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "(0): length, length, length" in done.stdout
+    assert str(make_record(0).expert_ids[0, 0, 0]) in done.stdout
 
 
 def test_rows_of_a_request_stand_where_its_columns_say(tmp_path):
