@@ -55,6 +55,8 @@ def render_timeline(trace: Trace, *, width: int | None, color: bool) -> str:
     lines.append(drawn.legend())
     for worker in np.unique(events.worker).tolist():
         lines.append(_overlap_line(events, int(worker), _name(trace, int(worker))))
+    if width is not None:
+        lines.append("")  # what follows on the terminal is something else
     return "\n".join(lines) + "\n"
 
 

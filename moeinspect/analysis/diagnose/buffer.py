@@ -32,10 +32,10 @@ def diagnose_buffer(mismatch: Mismatch) -> Diagnosis | None:
     if share[1] < _ENOUGH or share[-1] > _CONTROL:
         return None
     hits = int(found[1].sum())
+    noun = "wrong row" if len(rows) == len(wrong) else "sampled wrong row"
     because = [
-        f"{of_all(hits, len(rows), 'wrong row' if len(rows) == len(wrong) else 'sampled wrong row')} hold, "
-        f"in all MoE layers, what the same worker computed one step later: they equal B's rows of the tokens of step + 1 ({percent(share[-1])} equal those of "
-        "step - 1)",
+        f"{of_all(hits, len(rows), noun)} hold, in all MoE layers, what the same worker computed one step "
+        f"later: they equal B's rows of the tokens of step + 1 ({percent(share[-1])} equal those of step - 1)",
         "the device buffer was overwritten by the next forward before its rows were copied",
     ]
     if mismatch.facts.overlap:
