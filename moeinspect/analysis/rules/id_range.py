@@ -51,6 +51,7 @@ def check_id_range(view: TraceView) -> list[Finding]:
     absent[:, view.exempt] = False
     wrong |= absent & _rows_without_ids(view, odd)[:, None]
     wrong |= _unexplained(view, odd)[:, None]
+    view.unreadable = np.asarray((wrong | absent)[:, ~view.exempt].any(axis=1), dtype=np.bool_)
     odd = odd.sorted_by_row()
 
     def evidence(run: CellRun) -> dict[str, Any]:

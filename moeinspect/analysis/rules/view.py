@@ -54,6 +54,8 @@ class TraceView:
         self.exempt: NDArray[np.bool_] = np.isin(self.layers, trace.model.capture_exempt_layers)
         """Layers in which duplicates and missing capture are legitimate [M]."""
         self.flagged: NDArray[np.bool_] = np.zeros(self.ids.shape[:2], dtype=bool)
+        self.unreadable: NDArray[np.bool_] = np.zeros(len(self.ids), dtype=bool)
+        """Rows [R] with something else than ids in a checked layer, as the rules on range found."""
 
     @property
     def num_experts(self) -> int:
@@ -112,18 +114,13 @@ class TraceView:
         return np.cumsum(~goes_on, dtype=np.int64)
 
     def whole_rows(self) -> NDArray[np.bool_]:
-        """Rows [R] that a rule over all layers may look at: real, readable, and with a cell left to count."""
+        """Rows [R] that a rule over all layers may look at: checked, readable, with a cell left to count."""
         if not len(self.checked_layers):
             return np.zeros(len(self.ids), dtype=bool)
-        whole = self._readable.copy()
-        whole[whole] = ~self.flagged[whole][:, self.checked_layers].all(axis=1)
+        whole: NDArray[np.bool_] = self.checked & ~self.unreadable
+        if self.flagged.any():
+            whole[whole] = ~self.flagged[whole][:, self.checked_layers].all(axis=1)
         return whole
-
-    @cached_property
-    def _readable(self) -> NDArray[np.bool_]:
-        real = self.checked & (self.trace.rows.validity == Validity.REAL)
-        readable: NDArray[np.bool_] = real & ~self.facts.out_of_range[:, self.checked_layers].any(axis=1)
-        return readable
 
     def claim(self, cells: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """The cells [R, M] of `cells` that no earlier rule has counted; from now on they are counted."""
