@@ -35,7 +35,7 @@ def diagnose_buffer(mismatch: Mismatch) -> Diagnosis | None:
     noun = "wrong row" if len(rows) == len(wrong) else "sampled wrong row"
     because = [
         f"{of_all(hits, len(rows), noun)} hold, in all MoE layers, what the same worker computed one step "
-        f"later: they equal B's rows of the tokens of step + 1 ({percent(share[-1])} equal those of step - 1)",
+        f"later: they equal B's rows of the tokens of step + 1 ({percent(share[-1])} equal step - 1's)",
         "the device buffer was overwritten by the next forward before its rows were copied",
     ]
     if mismatch.facts.overlap:
