@@ -42,7 +42,7 @@ def _attend_group(
     scores = torch.where(group.visible, scores, -torch.inf)
     largest = _over_blocks(scores.amax(dim=-1), group.block_units, torch.maximum)
     scores -= largest.index_select(0, group.unit_tile).unsqueeze(-1)
-    weights = elementwise(torch.exp, scores, unit_rows)
+    weights = elementwise(torch.exp, scores)
     weighted = _over_blocks(torch.bmm(weights, unit_values), group.block_units, torch.add)
     total = _over_blocks(_halving_sum(weights), group.block_units, torch.add)
     return weighted / total.unsqueeze(-1)

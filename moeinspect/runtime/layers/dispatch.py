@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+
+from moeinspect.runtime.layers.tiles import cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,18 +25,22 @@ class DispatchPlan:
     sizes: list[int]
 
 
-def plan_dispatch(topk_ids: torch.Tensor, num_experts: int, tile: int | None) -> DispatchPlan:
-    """Plans the experts' work for `topk_ids` [N, K]; pieces are tiles, or whole experts if `tile` is None."""
+def plan_dispatch(topk_ids: torch.Tensor, num_experts: int, tile_sizes: Sequence[int] | None) -> DispatchPlan:
+    """Plans the experts' work for `topk_ids` [N, K].
+
+    Pieces are tiles of the descending `tile_sizes`, or whole experts if there are none.
+    """
     K = topk_ids.shape[1]
     flat = topk_ids.reshape(-1).long()
     order = torch.argsort(flat, stable=True)
     counts = torch.bincount(flat, minlength=num_experts)
-    padded = counts if tile is None else (counts + (tile - 1)) // tile * tile
+    tile = tile_sizes[-1] if tile_sizes else 1
+    padded = (counts + (tile - 1)) // tile * tile
     starts = padded.cumsum(0) - padded
     by_expert = flat[order]
     shift = (starts - (counts.cumsum(0) - counts))[by_expert]
     place = torch.arange(order.shape[0]) + shift
-    pieces = _pieces(padded.tolist(), tile)
+    pieces = _pieces(padded.tolist(), tile_sizes)
     source = flat.new_zeros(sum(size for _, size in pieces))
     source[place] = order // K
     result = torch.empty_like(order)
@@ -41,7 +48,7 @@ def plan_dispatch(topk_ids: torch.Tensor, num_experts: int, tile: int | None) ->
     return DispatchPlan(source, result, [e for e, _ in pieces], [size for _, size in pieces])
 
 
-def _pieces(rows_of_expert: list[int], tile: int | None) -> list[tuple[int, int]]:
-    if tile is None:
+def _pieces(rows_of_expert: list[int], tile_sizes: Sequence[int] | None) -> list[tuple[int, int]]:
+    if tile_sizes is None:
         return [(expert, rows) for expert, rows in enumerate(rows_of_expert) if rows]
-    return [(expert, tile) for expert, rows in enumerate(rows_of_expert) for _ in range(rows // tile)]
+    return [(expert, size) for expert, rows in enumerate(rows_of_expert) for size in cut(rows, tile_sizes)]

@@ -8,7 +8,7 @@ import torch
 
 from moeinspect.runtime.layers.dispatch import DispatchPlan, plan_dispatch
 from moeinspect.runtime.layers.mlp import swiglu
-from moeinspect.runtime.layers.tiles import EXPERT_TILE, tile_rows
+from moeinspect.runtime.layers.tiles import product_tiles, tile_rows
 from moeinspect.runtime.topk.backend import TopKOutput
 
 
@@ -18,18 +18,26 @@ class Experts:
     def __init__(self, gate_up: torch.Tensor, down: torch.Tensor, *, tiled: bool) -> None:
         self._gate_up_t = [weight.t() for weight in gate_up]
         self._down_t = [weight.t() for weight in down]
-        self._num_experts, self._hidden, intermediate = down.shape
-        self._tile = tile_rows(EXPERT_TILE, self._hidden, intermediate) if tiled else None
+        self._num_experts, self._hidden, self._intermediate = down.shape
+        self._tile = tile_rows(self._hidden, self._intermediate) if tiled else None
 
     def __call__(self, x: torch.Tensor, chosen: TopKOutput) -> torch.Tensor:
         """Sum over each row's experts, weighted, in router order: x [N, H] to [N, H]."""
         N, K = chosen.ids.shape
-        plan = plan_dispatch(chosen.ids, self._num_experts, self._tile)
+        plan = plan_dispatch(chosen.ids, self._num_experts, self._tile_sizes(x.dtype))
         gathered = x.index_select(0, plan.source_row)
         gate_up = _grouped_product(gathered, self._gate_up_t, plan)
-        computed = _grouped_product(swiglu(gate_up, self._tile), self._down_t, plan)
+        computed = _grouped_product(swiglu(gate_up), self._down_t, plan)
         outputs = computed.index_select(0, plan.result_row).view(N, K, self._hidden)
         return _weighted_sum(outputs, chosen.weights).to(x.dtype)
+
+    def _tile_sizes(self, dtype: torch.dtype) -> tuple[int, ...] | None:
+        """Sizes that suit both products, descending; None in the ordinary mode."""
+        if self._tile is None:
+            return None
+        up = product_tiles(self._hidden, 2 * self._intermediate, dtype, self._tile)
+        down = product_tiles(self._intermediate, self._hidden, dtype, self._tile)
+        return tuple(size for size in up if size in down)
 
 
 def _grouped_product(x: torch.Tensor, weights_t: Sequence[torch.Tensor], plan: DispatchPlan) -> torch.Tensor:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from moeinspect.runtime.layers.tiles import over_tiles, product_tiles
+
 
 class Linear:
     """x W^T + b for `weight` [out, in], `bias` [out] or None; `tile` rows a product, None for all at once.
@@ -23,10 +25,10 @@ class Linear:
         """[n, in] to [n, out]; with a tile, n is a multiple of it."""
         if self._tile is None:
             return F.linear(x, self._weight, self._bias)
-        out = x.new_empty(x.shape[0], self._weight_t.shape[1])
-        if x.shape[0] == self._tile:
-            torch.mm(x, self._weight_t, out=out)
-        else:
-            for rows, out_rows in zip(torch.split(x, self._tile), torch.split(out, self._tile), strict=True):
-                torch.mm(rows, self._weight_t, out=out_rows)
+        fan_out, fan_in = self._weight.shape
+        sizes = product_tiles(fan_in, fan_out, x.dtype, self._tile)
+        out = over_tiles(self._product, x, sizes)
         return out if self._bias is None else out.add_(self._bias)
+
+    def _product(self, rows: torch.Tensor) -> torch.Tensor:
+        return torch.mm(rows, self._weight_t)

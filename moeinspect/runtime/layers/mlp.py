@@ -15,15 +15,14 @@ class DenseMLP:
     def __init__(self, gate_up: torch.Tensor, down: torch.Tensor, tile: int | None) -> None:
         self._gate_up = Linear(gate_up, None, tile)
         self._down = Linear(down, None, tile)
-        self._tile = tile
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[n, H] to [n, H]; with a tile, n is a multiple of it."""
-        return self._down(swiglu(self._gate_up(x), self._tile))
+        return self._down(swiglu(self._gate_up(x)))
 
 
-def swiglu(gate_up: torch.Tensor, tile: int | None) -> torch.Tensor:
+def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
     """silu(gate) * up of `gate_up` [..., 2 I]; rounds silu to the dtype first, as transformers does."""
     gate, up = gate_up.chunk(2, dim=-1)
     # A strided gate would take silu's scalar path, whose bits differ.
-    return elementwise(F.silu, gate.contiguous(), tile) * up
+    return elementwise(F.silu, gate.contiguous()) * up

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 
-from moeinspect.runtime.layers.tiles import over_tiles
+from moeinspect.runtime.layers.tiles import interchangeable_tiles, over_tiles
 
 
 class RMSNorm:
@@ -21,8 +23,19 @@ class RMSNorm:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Normalises the last dimension of a contiguous `x` [n, ..., width]."""
         x32 = x.float()
-        scale = over_tiles(self._inverse_rms, x32, self._tile)
-        return (x32 * scale).to(x.dtype) * self._weight
+        if self._tile is None:
+            squares = _mean_square(x32)
+        else:
+            sizes = _tiles(tuple(x.shape[1:]), self._tile, torch.get_num_threads())
+            squares = over_tiles(_mean_square, x32, sizes)
+        # Division and square root are exact by IEEE 754; rsqrt is ATen's 1 / sqrt on every path.
+        return (x32 * torch.rsqrt(squares + self._eps)).to(x.dtype) * self._weight
 
-    def _inverse_rms(self, x32: torch.Tensor) -> torch.Tensor:
-        return torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + self._eps)
+
+def _mean_square(x32: torch.Tensor) -> torch.Tensor:
+    return x32.pow(2).mean(-1, keepdim=True)
+
+
+@cache
+def _tiles(row_shape: tuple[int, ...], tile: int, _threads: int) -> tuple[int, ...]:
+    return interchangeable_tiles(_mean_square, row_shape, torch.float32, tile)

@@ -2,33 +2,41 @@
 
 BLAS and vectorised kernels pick another instruction path when the number of rows changes, and the path
 changes the rounding. So every function whose rounding is not fixed by IEEE 754 (products, sums, exp, silu,
-rsqrt) only ever sees one shape: a tile of a fixed number of rows, contiguous, aligned to 64 bytes, and
-with a multiple of 64 elements so that no element falls into a vector loop's scalar tail. Single additions,
-multiplications, divisions, conversions, comparisons and copies are exact by IEEE 754 and run on any shape.
+rsqrt) sees tiles of one number of rows only: contiguous, aligned to 64 bytes, and with a multiple of 64
+elements so that no element falls into a vector loop's scalar tail. Single additions, multiplications,
+divisions, conversions, comparisons and copies are exact by IEEE 754 and run on any shape.
+
+Several tiles may run as one larger tile where a probe in this process has found that to make no difference
+in any bit. The order of operations inside these kernels depends on shapes, never on values, so random
+values show it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 
 import torch
 import torch.nn.functional as F
 
-ROW_TILE = 16
-"""Rows of a tile in the layers that every token passes."""
+BASE_TILE = 4
+"""Rows of the smallest tile. Fewer would take BLAS's matrix-vector path, whose bits are others still."""
 
-EXPERT_TILE = 8
-"""Rows of a tile in an expert, which only sees the tokens that chose it."""
-
+_LARGEST_TILE = 128
 _PIECE = 16384
 """Elements of one vectorised call: below the 32768 from which on ATen splits a call between threads."""
 
+_LARGEST_PROBED = 32 * 2**20
+"""Elements of a weight matrix beyond which probing costs too much, as for an output head."""
 
-def tile_rows(base: int, *widths: int) -> int:
-    """The smallest multiple of `base` rows that makes a tile of each width a multiple of 64 elements."""
-    rows = base
+RowFunction = Callable[[torch.Tensor], torch.Tensor]
+
+
+def tile_rows(*widths: int) -> int:
+    """Rows of the smallest tile in which each width makes a multiple of 64 elements."""
+    rows = BASE_TILE
     while any(rows * width % 64 for width in widths):
-        rows += base
+        rows += BASE_TILE
     return rows
 
 
@@ -40,20 +48,63 @@ def pad_rows(x: torch.Tensor, tile: int) -> torch.Tensor:
     return F.pad(x, (0, 0) * (x.dim() - 1) + (0, missing))
 
 
-def over_tiles(
-    function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, tile: int | None
-) -> torch.Tensor:
-    """Applies a row-wise function to each tile of `x` [n * tile, ...]; to all rows if `tile` is None."""
-    if tile is None or x.shape[0] == tile:
+def over_tiles(function: RowFunction, x: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    """Applies a row-wise function to `x` [n, ...] tile by tile, the largest of `sizes` first.
+
+    n is a multiple of the smallest of the descending `sizes`.
+    """
+    cuts = cut(x.shape[0], sizes)
+    if len(cuts) == 1:
         return function(x)
-    return torch.cat([function(rows) for rows in torch.split(x, tile)])
+    return torch.cat([function(rows) for rows in torch.split(x, cuts)])
 
 
-def elementwise(
-    function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, tile: int | None
-) -> torch.Tensor:
+def cut(num_rows: int, sizes: Sequence[int]) -> list[int]:
+    """Cuts rows into tiles of the descending `sizes`."""
+    cuts: list[int] = []
+    for size in sizes:
+        count, num_rows = divmod(num_rows, size)
+        cuts += [size] * count
+    return cuts
+
+
+def elementwise(function: RowFunction, x: torch.Tensor) -> torch.Tensor:
     """Applies an elementwise function to a contiguous tensor of whole tiles, in pieces that never split."""
-    if tile is None or x.numel() <= _PIECE:
+    if x.numel() <= _PIECE:
         return function(x)
-    pieces = torch.split(x.view(-1), _PIECE)
-    return torch.cat([function(piece) for piece in pieces]).view(x.shape)
+    return torch.cat([function(piece) for piece in torch.split(x.view(-1), _PIECE)]).view(x.shape)
+
+
+def product_tiles(fan_in: int, fan_out: int, dtype: torch.dtype, tile: int) -> tuple[int, ...]:
+    """Tile sizes, descending to `tile`, in which a product with a [fan_out, fan_in] weight has equal bits.
+
+    Holds for the calling thread's number of threads.
+    """
+    return _product_tiles(fan_in, fan_out, dtype, tile, torch.get_num_threads())
+
+
+@cache
+def _product_tiles(
+    fan_in: int, fan_out: int, dtype: torch.dtype, tile: int, _threads: int
+) -> tuple[int, ...]:
+    if fan_in * fan_out > _LARGEST_PROBED:
+        return (tile,)
+    weight_t = _random((fan_out, fan_in), dtype, seed=1).t()
+    return interchangeable_tiles(lambda rows: torch.mm(rows, weight_t), (fan_in,), dtype, tile)
+
+
+def interchangeable_tiles(
+    function: RowFunction, row_shape: tuple[int, ...], dtype: torch.dtype, tile: int
+) -> tuple[int, ...]:
+    """Tile sizes, descending to `tile`, that give every row of `function` the bits that `tile` gives."""
+    candidates = [tile]
+    while candidates[-1] * 2 <= _LARGEST_TILE:
+        candidates.append(candidates[-1] * 2)
+    x = _random((candidates[-1], *row_shape), dtype, seed=0)
+    expected = torch.cat([function(rows) for rows in torch.split(x, tile)])
+    equal = [size for size in candidates[1:] if torch.equal(function(x[:size]), expected[:size])]
+    return (*reversed(equal), tile)
+
+
+def _random(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)

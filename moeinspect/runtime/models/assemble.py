@@ -12,7 +12,7 @@ from moeinspect.runtime.layers.linear import Linear
 from moeinspect.runtime.layers.mlp import DenseMLP
 from moeinspect.runtime.layers.moe import MoELayer
 from moeinspect.runtime.layers.norm import RMSNorm
-from moeinspect.runtime.layers.tiles import ROW_TILE, tile_rows
+from moeinspect.runtime.layers.tiles import tile_rows
 from moeinspect.runtime.models.config import ModelConfig
 from moeinspect.runtime.models.qwen3_moe import Attention, DecoderLayer, Qwen3MoeForCausalLM
 from moeinspect.runtime.models.weights import WeightSource
@@ -35,9 +35,7 @@ class _Assembler:
         self._dtype = dtype
         self._heads = HeadLayout(config.num_attention_heads, config.num_key_value_heads, config.head_dim)
         self._tile = _row_tile(config) if deterministic else None
-        self._head_tile = (
-            tile_rows(ROW_TILE, config.hidden_size, config.vocab_size) if deterministic else None
-        )
+        self._head_tile = tile_rows(config.hidden_size, config.vocab_size) if deterministic else None
 
     def model(self) -> Qwen3MoeForCausalLM:
         config = self._config
@@ -122,4 +120,4 @@ def _row_tile(config: ModelConfig) -> int:
     attention = config.num_attention_heads * config.head_dim
     qkv = attention + 2 * config.num_key_value_heads * config.head_dim
     widths = (config.hidden_size, attention, qkv, config.intermediate_size, config.num_experts)
-    return tile_rows(ROW_TILE, *widths)
+    return tile_rows(*widths)

@@ -3,14 +3,23 @@
 import pytest
 import torch
 
-from moeinspect.runtime.layers.tiles import elementwise, over_tiles, pad_rows, tile_rows
+from moeinspect.runtime.layers import tiles
+from moeinspect.runtime.layers.tiles import (
+    cut,
+    elementwise,
+    interchangeable_tiles,
+    over_tiles,
+    pad_rows,
+    product_tiles,
+    tile_rows,
+)
 
 
 @pytest.mark.parametrize("widths", [(64,), (100,), (60, 72), (1,), (3, 7), (2048, 768)])
 def test_a_tile_of_every_width_holds_whole_vectors(widths):
-    rows = tile_rows(8, *widths)
-    assert rows % 8 == 0 and all(rows * width % 64 == 0 for width in widths)
-    assert rows == 8 or any((rows - 8) * width % 64 for width in widths)
+    rows = tile_rows(*widths)
+    assert rows % 4 == 0 and all(rows * width % 64 == 0 for width in widths)
+    assert rows == 4 or any((rows - 4) * width % 64 for width in widths)
 
 
 @pytest.mark.parametrize("count", [0, 1, 15, 16, 17, 40])
@@ -29,10 +38,31 @@ def test_a_row_function_sees_tiles_only():
         return rows * 2
 
     x = torch.arange(48 * 4, dtype=torch.float32).view(48, 4)
-    assert torch.equal(over_tiles(note, x, 16), x * 2)
+    assert torch.equal(over_tiles(note, x, (16,)), x * 2)
     assert shapes == [((16, 4), True, 0)] * 3
-    over_tiles(note, x, None)
-    assert shapes[-1][0] == (48, 4)
+    shapes.clear()
+    assert torch.equal(over_tiles(note, x, (32, 8)), x * 2)
+    assert [shape for shape, *_ in shapes] == [(32, 4), (8, 4), (8, 4)]
+
+
+def test_rows_are_cut_into_the_fewest_tiles():
+    assert cut(60, (32, 16, 4)) == [32, 16, 4, 4, 4]
+    assert cut(0, (32, 16, 4)) == []
+
+
+def test_a_tile_size_that_changes_any_bit_is_not_used():
+    def row_dependent(rows):
+        return rows + 1e-3 if rows.shape[0] in (16, 128) else rows * 1.0
+
+    assert interchangeable_tiles(row_dependent, (8,), torch.float32, 4) == (64, 32, 8, 4)
+    assert interchangeable_tiles(lambda rows: rows * 1.0, (8,), torch.float32, 4) == (128, 64, 32, 16, 8, 4)
+
+
+def test_tiles_of_a_product_are_probed_once_and_not_for_output_heads(monkeypatch):
+    assert product_tiles(64, 96, torch.float32, 4)[-1] == 4
+    assert product_tiles(64, 96, torch.float32, 4) is product_tiles(64, 96, torch.float32, 4)
+    monkeypatch.setattr(tiles, "_LARGEST_PROBED", 100)
+    assert product_tiles(64, 97, torch.float32, 4) == (4,)
 
 
 def test_elementwise_calls_stay_below_the_size_that_threads_share_and_hold_whole_vectors():
@@ -43,7 +73,7 @@ def test_elementwise_calls_stay_below_the_size_that_threads_share_and_hold_whole
         return piece + 1
 
     x = torch.zeros(100, 8, 96)
-    assert torch.equal(elementwise(note, x, 8), x + 1)
+    assert torch.equal(elementwise(note, x), x + 1)
     assert sum(sizes) == x.numel() and max(sizes) <= 16384 and all(size % 64 == 0 for size in sizes)
 
 
