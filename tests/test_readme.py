@@ -93,10 +93,20 @@ def test_readme_lists_every_exit_status():
     assert {int(number) for number in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)} == set(ExitStatus)
 
 
-def test_readme_names_scripts_and_pages_that_are_there():
-    text = README.read_text(encoding="utf-8")
-    for path in re.findall(r"\]\(((?!http)[^)#]+)", text) + re.findall(r"^bash (\S+)$", text, re.MULTILINE):
-        assert (ROOT / path).exists(), path
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_link_to_files_that_are_there(page):
+    text = page.read_text(encoding="utf-8")
+    for link in re.findall(r"\]\(((?!https?:)[^)#\s]+)", text):
+        assert (page.parent / link).exists(), link
+
+
+def test_readme_names_scripts_that_are_there():
+    scripts = re.findall(r"^bash (\S+)", README.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(scripts) == 2
+    assert all((ROOT / script).exists() for script in scripts)
 
 
 def test_normalising_keeps_what_matters():
