@@ -63,7 +63,7 @@ def baseline_config(trace: Trace) -> RunConfig:
         made_with = "moeinspect capture MODEL --target-only --prompts FILE -o reference.h5"
         raise InputError(
             f"{trace.path}: recorded by {trace.run.engine}, so diff cannot make its baseline",
-            f"make a reference with `{made_with}`, then `{diff_command(trace.path, 'reference.h5')}`",
+            f"make a reference with `{made_with}`, then `{diff_command(Path(trace.path), 'reference.h5')}`",
         )
     config = RunConfig(
         **_recorded(trace), target_only=True, weights=trace.rows.weights is not None, margins=True

@@ -6,17 +6,23 @@ import shlex
 from pathlib import Path
 
 
-def diff_command(*paths: str | Path) -> str:
+def diff_command(*arguments: str | Path) -> str:
     """`moeinspect diff` on these files."""
-    return _command("diff", paths)
+    return shlex.join(["moeinspect", "diff", *map(_argument, arguments)])
 
 
-def check_command(*paths: str | Path) -> str:
-    """`moeinspect check-duplicates` on these files."""
-    return _command("check-duplicates", paths)
+def after_diff(trace: Path, baseline: Path | None, *, clean: bool) -> str:
+    """After a comparison with `baseline`, or with one that was made and is gone (None).
+
+    What differs is told in full by the JSON report; a baseline that showed no difference is worth keeping,
+    since the next comparison then needs no model.
+    """
+    if clean and baseline is None:
+        return diff_command(trace, "--keep-baseline", trace.with_name(f"{trace.stem}-baseline{trace.suffix}"))
+    return diff_command(trace, *([] if baseline is None else [baseline]), "--format", "json")
 
 
-def _command(name: str, paths: tuple[str | Path, ...]) -> str:
+def _argument(argument: str | Path) -> str:
     """A file whose name begins with a dash is written so that it is no option."""
-    shown = (f"./{path}" if str(path).startswith("-") else str(path) for path in paths)
-    return shlex.join(["moeinspect", name, *shown])
+    looks_like_option = isinstance(argument, Path) and str(argument).startswith("-")
+    return f"./{argument}" if looks_like_option else str(argument)

@@ -12,7 +12,7 @@ import typer
 from moeinspect.commands._binding import Invocation, bind
 from moeinspect.commands._choices import Format
 from moeinspect.commands._later import refuse_later_comparison, refuse_later_facts
-from moeinspect.commands._next import check_command, diff_command
+from moeinspect.commands._next import after_diff, diff_command
 from moeinspect.commands._options import (
     CommonOptions,
     CompareOptions,
@@ -64,7 +64,7 @@ def diff(
         report = diff_report(ours, theirs, strict=compare.strict, max_mismatch=compare.max_mismatch)
         status = hand_over(report, common, call.console)
     if common.format is Format.TEXT:
-        call.console.next_command(_next_command(trace, compare, status))
+        call.console.next_command(_next_command(trace, baseline, compare, status))
     return status
 
 
@@ -92,7 +92,7 @@ def _baseline_of(
         yield made
 
 
-def _next_command(trace: Path, compare: CompareOptions, status: ExitStatus) -> str:
+def _next_command(trace: Path, baseline: Path | None, compare: CompareOptions, status: ExitStatus) -> str:
     if compare.keep_baseline is not None:
         return diff_command(trace, compare.keep_baseline)
-    return check_command(trace) if status is ExitStatus.OK else f"{diff_command(trace)} --format json"
+    return after_diff(trace, baseline, clean=status is ExitStatus.OK)

@@ -25,7 +25,7 @@ def disagg_sim(
     Writes a trace, draws when what ran, and compares it with a target-only run.
     """
     from moeinspect.commands._baseline import made_baseline
-    from moeinspect.commands._next import check_command
+    from moeinspect.commands._next import after_diff
     from moeinspect.commands._plan import RunArguments, plan_run
     from moeinspect.commands._report import exit_status, render_for
     from moeinspect.commands._run import record
@@ -57,9 +57,10 @@ def disagg_sim(
     with made_baseline(trace, None, False, call.console) as baseline:
         report = diff_report(trace, baseline)
         call.console.result(render_for(report, common.format, call.console))
+    status = exit_status(report)
     if text:
-        call.console.next_command(check_command(summary.output))
-    return exit_status(report)
+        call.console.next_command(after_diff(summary.output, None, clean=status is ExitStatus.OK))
+    return status
 
 
 def _refuse_contradictions(call: Invocation, run: RunOptions) -> None:

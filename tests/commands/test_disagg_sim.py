@@ -4,6 +4,7 @@ import json
 
 from moeinspect.trace.reader import read_trace
 
+NEXT = "Next: moeinspect diff tiny-disagg.h5 --keep-baseline tiny-disagg-baseline.h5\n"
 LINES = [{"id": str(i), "input_ids": list(range(1, 10 + 7 * i))} for i in range(5)]
 
 
@@ -15,7 +16,7 @@ def test_it_shows_the_timeline_and_the_verdict(run, prompts, tmp_path):
     assert any("prefill-0" in line for line in lines)
     assert any("decode-0" in line for line in lines)
     assert lines[-1].startswith("clean: ")
-    assert done.stderr == "Next: moeinspect check-duplicates tiny-disagg.h5\n"
+    assert done.stderr == NEXT
     assert read_trace(tmp_path / "tiny-disagg.h5").run.run_config["disagg"] is True
 
 
@@ -24,6 +25,7 @@ def test_a_fault_makes_it_exit_1(run, prompts):
     done = run("disagg-sim", "--prompts", prompts(*LINES), *options)
     assert done.status == 1
     assert done.stdout.splitlines()[-1].startswith("findings: ")
+    assert done.stderr.endswith("Next: moeinspect diff tiny-disagg.h5 --format json\n")
 
 
 def test_json_is_the_report_alone(run, prompts):
