@@ -129,6 +129,17 @@ class Console:
             self._message("Next: ", "dim", command)
 
     @contextmanager
+    def busy(self, what: str) -> Iterator[None]:
+        """Shows on stderr what is going on while the block runs, if somebody watches."""
+        if self.quiet or not is_terminal(self.stderr):
+            yield
+            return
+        from moeinspect.progress import terminal_spinner
+
+        with terminal_spinner(self.stderr, what, color=self.color(self.stderr)):
+            yield
+
+    @contextmanager
     def progress(self, label: str, total: int) -> Iterator[ProgressBar]:
         """A bar over `total` requests on stderr while the block runs, if somebody watches."""
         if self.quiet or not is_terminal(self.stderr):

@@ -1,4 +1,4 @@
-"""The progress bar of a run on a terminal; the console's only use of rich."""
+"""What a run shows on a terminal while it goes on; drawn with rich and taken away afterwards."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TextIO
 
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 
 class TerminalBar:
@@ -29,7 +30,6 @@ class TerminalBar:
 @contextmanager
 def terminal_bar(stream: TextIO, label: str, total: int, *, color: bool) -> Iterator[TerminalBar]:
     """Draws the bar on `stream`, a terminal, while the block runs, and takes it away afterwards."""
-    console = RichConsole(file=stream, no_color=not color, markup=False, highlight=False, emoji=False)
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
@@ -37,5 +37,16 @@ def terminal_bar(stream: TextIO, label: str, total: int, *, color: bool) -> Iter
         TextColumn("requests  {task.fields[done]}", markup=False),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=_console(stream, color), transient=True) as progress:
         yield TerminalBar(progress, progress.add_task(label, total=total, done=""))
+
+
+@contextmanager
+def terminal_spinner(stream: TextIO, what: str, *, color: bool) -> Iterator[None]:
+    """Shows that something is going on, on `stream`, a terminal, while the block runs."""
+    with _console(stream, color).status(Text(what)):
+        yield
+
+
+def _console(stream: TextIO, color: bool) -> RichConsole:
+    return RichConsole(file=stream, no_color=not color, markup=False, highlight=False, emoji=False)

@@ -92,6 +92,18 @@ def test_on_a_terminal_progress_tells_requests_and_tokens_and_goes_away():
     assert made.stdout.getvalue() == ""
 
 
+def test_on_a_terminal_waiting_is_shown_and_goes_away():
+    made = console(terminal=True, environ={"TERM": "xterm"})
+    with made.busy("loading [model]"):
+        pass
+    assert "loading [model]" in made.stderr.getvalue()
+    assert made.stderr.getvalue().endswith("\x1b[2K")
+    piped = console()
+    with piped.busy("loading"):
+        pass
+    assert piped.stderr.getvalue() == ""
+
+
 def test_quiet_draws_no_progress_on_a_terminal():
     made = console(terminal=True, quiet=True)
     with made.progress("capture", 2) as bar:

@@ -63,11 +63,12 @@ def record(run: Run, console: Console) -> RunSummary:
     Raises:
         MoeinspectError: the model, a request, the output or the runtime is in trouble.
     """
-    from moeinspect.runtime.engine import LocalRuntime  # torch takes seconds: only for a run
     from moeinspect.trace.writer import TraceWriter, check_output_path
 
     check_output_path(run.output, run.force)
-    with LocalRuntime(run.config) as runtime, ExitStack() as stack:
+    with ExitStack() as stack:
+        with console.busy(f"{run.label}  loading {run.config.model}"):
+            runtime = stack.enter_context(_load(run.config))
         requests = run.make_requests(runtime)
         runtime.check(requests)
         model = model_facts(runtime.model)
@@ -97,6 +98,12 @@ def record(run: Run, console: Console) -> RunSummary:
             )
         _write_all(runtime, requests, writer, summary, run.label, console)
     return summary
+
+
+def _load(config: RunConfig) -> LocalRuntime:
+    from moeinspect.runtime.engine import LocalRuntime  # torch takes seconds: only for a run
+
+    return LocalRuntime(config)
 
 
 @contextmanager
