@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 LOG10_LIMIT = -9.0
+MIN_REACH = 10
+"""Pairs that must reach a level for its slope to mean something."""
 FLOOR = -400.0
 """No chance is called smaller than 10**FLOOR; a logarithm of zero is of no use to anybody."""
 
@@ -42,7 +44,7 @@ def agreement_tail(histogram: NDArray[np.int64]) -> float:
     Equal rows are left out (entry m is 0), since they may be what is judged. The share of pairs that agree
     in j or more entries is carried on to m at the slope it has there, one pair added on either side so
     that few pairs give a flat slope. The largest value of the deep tail (levels that at most one pair in a
-    hundred reaches, and the last level at which there is any pair) counts: a few nearly equal pairs are
+    hundred reaches, and the last level at which there is any pair) counts: one nearly equal pair is
     enough to make equal rows likely.
     """
     m = len(histogram) - 1
@@ -51,6 +53,6 @@ def agreement_tail(histogram: NDArray[np.int64]) -> float:
     if total == 0:
         return 1.0
     seen = np.flatnonzero(histogram)
-    levels = [j for j in seen.tolist() if reach[j] <= total / 100 or j == seen[-1]]
+    levels = [j for j in seen.tolist() if MIN_REACH <= reach[j] <= total / 100 or j == seen[-1]]
     carried = [reach[j] / total * ((reach[j + 1] + 1) / (reach[j] + 1)) ** (m - j) for j in levels]
     return min(1.0, float(max(carried)))
