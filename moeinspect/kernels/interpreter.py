@@ -1,4 +1,4 @@
-"""Runs Triton kernels where there is no GPU, through Triton's interpreter."""
+"""Runs Triton kernels on CPU tensors, through Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ from moeinspect.errors import EngineError
 _VARIABLE = "TRITON_INTERPRET"
 
 
-def interpret_without_gpu() -> None:
-    """Switches this process to Triton's interpreter if it has no CUDA device.
+def prepare_triton(device: torch.device) -> None:
+    """Switches this process to Triton's interpreter if `device` is a CPU.
 
     Triton decides when it is imported, so this has to run before the first `import triton`.
 
     Raises:
-        EngineError: Triton was imported before, without the interpreter.
+        EngineError: Triton is not installed, or was imported before without the interpreter.
     """
-    if torch.cuda.is_available() or os.environ.get(_VARIABLE) == "1":
-        return
-    if "triton" in sys.modules:
-        raise EngineError(
-            "Triton was imported before its interpreter could be switched on",
-            f"set {_VARIABLE}=1 in the environment of the process",
-        )
-    os.environ[_VARIABLE] = "1"
+    if device.type == "cpu" and os.environ.get(_VARIABLE) != "1":
+        if "triton" in sys.modules:
+            raise EngineError(
+                "Triton was imported before its interpreter could be switched on for the CPU",
+                f"set {_VARIABLE}=1 in the environment of the process",
+            )
+        os.environ[_VARIABLE] = "1"
+    try:
+        import triton  # noqa: F401
+    except ImportError as error:
+        raise EngineError("Triton is not installed", "use --backend torch") from error

@@ -1,6 +1,6 @@
 """The Triton kernel equals its torch twin: ids exactly, weights to 1e-6, on awkward sizes.
 
-Without a GPU the kernel runs in Triton's interpreter.
+On a GPU where there is one, else in Triton's interpreter.
 """
 
 import pytest
@@ -9,14 +9,20 @@ import torch
 from moeinspect.kernels import router_topk as kernel_module
 from moeinspect.kernels.router_topk import reference
 
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 IMPLEMENTATIONS = {"triton": kernel_module.router_topk, "torch": reference.router_topk}
 both = pytest.mark.parametrize("router_topk", IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS)
 
 
+@pytest.fixture(autouse=True)
+def on_the_device():
+    with DEVICE:
+        yield
+
+
 def draw(rows, experts, dtype=torch.float32, seed=0):
-    return torch.randn(
-        rows, experts, generator=torch.Generator().manual_seed(seed + rows * 1000 + experts)
-    ).to(dtype)
+    generator = torch.Generator("cpu").manual_seed(seed + rows * 1000 + experts)
+    return torch.randn(rows, experts, generator=generator, device="cpu").to(dtype).to(DEVICE)
 
 
 def capture_dtype(experts):
@@ -102,16 +108,16 @@ def test_nan_ranks_first_and_poisons_only_its_own_row(router_topk):
 @pytest.mark.parametrize("experts", [5, 60, 128, 320])
 def test_bits_of_a_row_depend_neither_on_the_number_of_rows_nor_on_its_place(router_topk, experts):
     row = draw(1, experts, seed=7)
-    expected = [values.numpy().tobytes() for values in router_topk(row, 4, renormalize=True)]
+    expected = [values.cpu().numpy().tobytes() for values in router_topk(row, 4, renormalize=True)]
     for rows, place in ((2, 1), (7, 3), (16, 15), (17, 16), (33, 8), (67, 66)):
         logits = draw(rows, experts)
         logits[place] = row
         seen = router_topk(logits, 4, renormalize=True)
-        assert [values[place].numpy().tobytes() for values in seen] == expected
+        assert [values[place].cpu().numpy().tobytes() for values in seen] == expected
 
 
 @both
-def test_strided_logits_are_read_where_they_stand(router_topk):
+def test_strides_of_the_logits_change_no_bit(router_topk):
     logits = draw(13, 32)
     expected = router_topk(logits, 4, renormalize=True)
     for view in (logits.t().contiguous().t(), torch.cat([logits, logits], dim=1)[:, :32]):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from moeinspect.kernels.interpreter import interpret_without_gpu
+from moeinspect.kernels.interpreter import prepare_triton
 
 _BLOCK_ROWS = 8
 CAPTURE_DTYPES = (torch.uint8, torch.int16)
@@ -19,8 +19,8 @@ def router_topk(
     """Softmax over all experts in float32, then the `top_k` experts of the largest logits.
 
     Of equal logits the lowest expert id wins; NaN ranks as +inf. Weights are the probabilities, divided by
-    their sum if `renormalize`, rounded to the dtype of the logits and returned as float32. Without a GPU
-    the kernel runs in Triton's interpreter, which takes milliseconds a row: for tests, not for work.
+    their sum if `renormalize`, rounded to the dtype of the logits and returned as float32. On the CPU the
+    kernel runs in Triton's interpreter, which takes milliseconds a row: for tests, not for work.
 
     Args:
         logits: [N, E], any float dtype, any strides.
@@ -33,14 +33,16 @@ def router_topk(
 
     Raises:
         ValueError: shapes or dtypes that the kernel cannot take.
+        EngineError: Triton is missing, or cannot be switched to its interpreter any more.
     """
     check_arguments(logits, top_k, capture)
-    interpret_without_gpu()
+    prepare_triton(logits.device)
     import triton
 
     from moeinspect.kernels.router_topk._triton import router_topk_kernel
 
     N, E = logits.shape
+    logits = logits.contiguous()  # on a GPU other strides mean another layout, hence another order of the sum
     ids = torch.empty(N, top_k, dtype=torch.int32, device=logits.device)
     weights = torch.empty(N, top_k, dtype=torch.float32, device=logits.device)
     if N == 0:
@@ -52,8 +54,6 @@ def router_topk(
         weights_ptr=weights,
         capture_ptr=target,
         num_rows=N,
-        logits_row_stride=logits.stride(0),
-        logits_expert_stride=logits.stride(1),
         capture_row_stride=target.stride(0),
         capture_slot_stride=target.stride(1),
         NUM_EXPERTS=E,

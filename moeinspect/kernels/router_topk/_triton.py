@@ -15,8 +15,6 @@ def router_topk_kernel(
     weights_ptr,
     capture_ptr,
     num_rows,
-    logits_row_stride,
-    logits_expert_stride,
     capture_row_stride,
     capture_slot_stride,
     NUM_EXPERTS: tl.constexpr,
@@ -32,7 +30,7 @@ def router_topk_kernel(
     slots = tl.arange(0, BLOCK_K)
     real_row = rows < num_rows
     real_expert = experts < NUM_EXPERTS
-    offsets = rows[:, None].to(tl.int64) * logits_row_stride + experts[None, :] * logits_expert_stride
+    offsets = rows[:, None].to(tl.int64) * NUM_EXPERTS + experts[None, :]
     # Upcast right after the load: arithmetic on bfloat16 is silently wrong in Triton's interpreter.
     logits = tl.load(logits_ptr + offsets, mask=real_row[:, None] & real_expert[None, :], other=0.0)
     logits = logits.to(tl.float32)

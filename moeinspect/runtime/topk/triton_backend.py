@@ -1,14 +1,13 @@
 """The top-k backend that runs the Triton kernel, which writes the captured ids itself.
 
-Without a GPU the kernel runs in Triton's interpreter: right, but milliseconds a row.
+On the CPU the kernel runs in Triton's interpreter: right, but milliseconds a row.
 """
 
 from __future__ import annotations
 
 import torch
 
-from moeinspect.errors import EngineError
-from moeinspect.kernels.interpreter import interpret_without_gpu
+from moeinspect.kernels.interpreter import prepare_triton
 from moeinspect.kernels.router_topk import router_topk
 from moeinspect.runtime.capture.gate import capture_routing_values_if_allowed, captured_ids_view
 from moeinspect.runtime.topk.backend import TopKBackend, TopKOutput
@@ -26,11 +25,7 @@ class TritonTopK(TopKBackend):
 
     def __init__(self, config: TopKConfig, layer_id: int) -> None:
         super().__init__(config, layer_id)
-        interpret_without_gpu()
-        try:
-            import triton  # noqa: F401 - fails here, before the first row, where it is not installed
-        except ImportError as error:
-            raise EngineError("--backend triton: Triton is not installed", "use --backend torch") from error
+        prepare_triton(torch.device("cpu"))  # where the runtime's tensors are; trouble shows before row one
 
     def select(self, router_logits: torch.Tensor) -> TopKOutput:
         """Chooses the experts of `router_logits` [N, E]; the kernel captures the ids through the gate."""
