@@ -39,14 +39,16 @@ def was_interrupted() -> bool:
 def handled() -> Iterator[None]:
     """Raises `KeyboardInterrupt` in the main thread on SIGINT and SIGTERM while the block runs.
 
-    Outside the main thread signals cannot be handled, and the block runs as it is.
+    A signal that the caller ignores (`nohup`, a script's background jobs) stays ignored. Outside the main
+    thread signals cannot be handled, and the block runs as it is.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     _state.received = _state.held_back = False
     _state.shields = 0
-    before = {number: signal.signal(number, _on_signal) for number in SIGNALS}
+    heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, _on_signal) for number in heeded}
     try:
         yield
     finally:

@@ -9,6 +9,14 @@ import pytest
 from moeinspect.interrupts import handled, shielded, was_interrupted
 
 
+@pytest.fixture(autouse=True)
+def heeded():
+    """Whoever runs the tests may ignore Ctrl-C, as a shell's background job does."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_raises_keyboard_interrupt_and_is_remembered(number):
     with pytest.raises(KeyboardInterrupt), handled():
@@ -41,6 +49,16 @@ def test_handlers_are_put_back():
     with handled():
         assert signal.getsignal(signal.SIGINT) is not before
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_signal_that_the_caller_ignores_stays_ignored():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with handled():
+            os.kill(os.getpid(), signal.SIGINT)
+        assert not was_interrupted()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_another_thread_runs_without_handlers():

@@ -70,6 +70,8 @@ class Spawned:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            # Whoever runs the tests may ignore Ctrl-C, as a shell's background job does.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def signal_all(self, number: signal.Signals) -> None:
