@@ -120,7 +120,7 @@ def _whole_trace_runs(view: TraceView, readable: NDArray[np.bool_]) -> list[Colu
 def _request_runs(view: TraceView, readable: NDArray[np.bool_]) -> list[ColumnRun]:
     """Runs of 32 or more rows of one request in which a slot never changes."""
     found = []
-    for place, slot in _columns_with_constant_blocks(view):
+    for place, slot in _columns_with_constant_blocks(view, readable):
         column = view.ids[:, place, slot]
         joined = view.joined.copy()
         joined[1:] &= column[1:] == column[:-1]
@@ -131,15 +131,15 @@ def _request_runs(view: TraceView, readable: NDArray[np.bool_]) -> list[ColumnRu
     return found
 
 
-def _columns_with_constant_blocks(view: TraceView) -> list[tuple[int, int]]:
+def _columns_with_constant_blocks(view: TraceView, readable: NDArray[np.bool_]) -> list[tuple[int, int]]:
     """Slots with an aligned block of equal ids; most traces have none, so this is a quick way out."""
     R, M, K = view.ids.shape
-    blocks = R // BLOCK
+    whole = R // BLOCK * BLOCK
+    blocks = np.flatnonzero(readable[:whole].reshape(-1, BLOCK).all(axis=1))
+    by_block = view.ids[:whole].reshape(-1, BLOCK, M, K)
     constant = np.zeros((M, K), dtype=bool)
-    step = max(1, (1 << 22) // max(1, BLOCK * M * K))
-    for first in range(0, blocks, step):
-        last = min(blocks, first + step)
-        ids = view.ids[first * BLOCK : last * BLOCK].reshape(last - first, BLOCK, M, K)
+    for part in np.array_split(blocks, max(1, len(blocks) * BLOCK * M * K >> 22)):
+        ids = by_block[part]
         constant |= (ids[:, 1:] == ids[:, :1]).all(axis=1).any(axis=0)
     constant[view.exempt] = False
     return [(place, slot) for place, slot in np.argwhere(constant).tolist()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -103,18 +102,23 @@ def _running_runs(view: TraceView, rows: NDArray[np.bool_]) -> list[FillerRun]:
         (width * K % E, tuple((axis * K % E).tolist())),
         (view.trace.model.num_hidden_layers * K % E, tuple((view.layers[layers] * K % E).tolist())),
     }
+    places = log10(float(rows.sum() * E * len(variants)))
     index = np.flatnonzero(rows).astype(np.int64)
-    step = (view.ids[index, layers[0]].astype(np.int64) - view.ids[index, layers[0], :1]) % E
-    index = index[(step == np.arange(K) % E).all(axis=1)]
-    found = []
+    for layer in (layers[0], layers[-1]):  # two cells rule out nearly every row
+        step = (view.ids[index, layer].astype(np.int64) - view.ids[index, layer, :1]) % E
+        index = index[(step == np.arange(K) % E).all(axis=1)]
+    found: list[FillerRun] = []
     for row_step, layer_steps in sorted(variants):
-        found += _running_variant(view, index, row_step, np.asarray(layer_steps, dtype=np.int64))
+        for first, last in _running_variant(view, index, row_step, np.asarray(layer_steps, dtype=np.int64)):
+            chance = places + _running_log10(view, first, last)
+            found.append(FillerRun(first, last, "running-arange", layers, chance))
     return found
 
 
 def _running_variant(
     view: TraceView, index: NDArray[np.int64], row_step: int, layer_steps: NDArray[np.int64]
-) -> list[FillerRun]:
+) -> list[tuple[int, int]]:
+    """Runs of those rows at `index` whose ids count up by these steps, as rows [first, last) of the file."""
     E, layers = view.num_experts, view.checked_layers
     fits = np.zeros(len(view.ids), dtype=bool)
     start = np.zeros(len(view.ids), dtype=np.int64)
@@ -127,11 +131,7 @@ def _running_variant(
     joined[1:] &= (start[1:] - start[:-1]) % E == row_step
     firsts, lasts = true_runs(fits, joined)
     long = lasts - firsts >= MIN_ROWS
-    places = math.log10(max(1, len(index)) * E * 3)
-    return [
-        FillerRun(first, last, "running-arange", layers, places + _running_log10(view, first, last))
-        for first, last in zip(firsts[long].tolist(), lasts[long].tolist(), strict=True)
-    ]
+    return list(zip(firsts[long].tolist(), lasts[long].tolist(), strict=True))
 
 
 def _running_log10(view: TraceView, first: int, last: int) -> float:

@@ -86,7 +86,7 @@ def spoiled_trace(seed: int) -> Trace:
     return make_trace(records, facts)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(st.integers(0, 10**9))
 def test_findings_of_the_exact_rules_equal_those_of_plain_loops(seed):
     trace = spoiled_trace(seed)
