@@ -92,7 +92,8 @@ def routed(
     M, E, K = len(facts.moe_layers), facts.num_experts, facts.top_k
     hashes = context_hashes(tokens, context)
     rng = np.random.default_rng(seed)
-    popularity = np.stack([rng.permutation(-skew * np.log1p(np.arange(E))) for _ in range(M)])
+    ranked = [rng.permutation(-skew * np.log1p(np.arange(E))) for _ in range(M)]
+    popularity = np.asarray(ranked, dtype=np.float64).reshape(M, E)
     salt = np.arange(M * E, dtype=np.uint64).reshape(M, E) * U64(0x9E3779B97F4A7C15) + U64(seed)
     keys = mix64(hashes[:, None, None] ^ mix64(salt)[None])
     uniform = (keys.astype(np.float64) + 0.5) / 2.0**64

@@ -134,9 +134,9 @@ def _request_runs(view: TraceView, readable: NDArray[np.bool_]) -> list[ColumnRu
 def _columns_with_constant_blocks(view: TraceView, readable: NDArray[np.bool_]) -> list[tuple[int, int]]:
     """Slots with an aligned block of equal ids; most traces have none, so this is a quick way out."""
     R, M, K = view.ids.shape
-    whole = R // BLOCK * BLOCK
-    blocks = np.flatnonzero(readable[:whole].reshape(-1, BLOCK).all(axis=1))
-    by_block = view.ids[:whole].reshape(-1, BLOCK, M, K)
+    count = R // BLOCK
+    blocks = np.flatnonzero(readable[: count * BLOCK].reshape(count, BLOCK).all(axis=1))
+    by_block = view.ids[: count * BLOCK].reshape(count, BLOCK, M, K)
     constant = np.zeros((M, K), dtype=bool)
     for part in np.array_split(blocks, max(1, len(blocks) * BLOCK * M * K >> 22)):
         ids = by_block[part]
