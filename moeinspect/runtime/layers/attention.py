@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from moeinspect.runtime.forward_batch import ForwardBatch
 from moeinspect.runtime.layers.attention_plan import KEY_BLOCK, AttentionPlan, HeadLayout, TileGroup
-from moeinspect.runtime.layers.tiles import elementwise
+from moeinspect.runtime.layers.tiles import elementwise_
 
 
 def tiled_attention(
@@ -25,27 +25,27 @@ def tiled_attention(
     keys, values = keys.reshape(-1, D), values.reshape(-1, D)
     outputs = [_attend_group(folded, keys, values, group, heads) for group in plan.groups]
     output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-    rows = output.view(-1, heads.group * D).index_select(0, plan.output_index)
+    rows = output.index_select(0, plan.output_index)
     return rows.view(N, -1).to(queries.dtype)
 
 
 def _attend_group(
     queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, group: TileGroup, heads: HeadLayout
 ) -> torch.Tensor:
-    """Results [T * Hkv, unit rows, D] float32 of one group's tiles."""
+    """Results [T * Hkv * size, group * D] float32 of one group's tiles."""
     D = heads.head_dim
-    unit_rows = heads.query_tile * heads.group
+    unit_rows = group.size * heads.group
     tiles = queries.index_select(0, group.query_index).view(-1, unit_rows, D).float() * D**-0.5
     unit_keys = keys.index_select(0, group.key_index).view(-1, KEY_BLOCK, D).float()
     unit_values = values.index_select(0, group.key_index).view(-1, KEY_BLOCK, D).float()
     scores = torch.bmm(tiles.index_select(0, group.unit_tile), unit_keys.transpose(1, 2))
-    scores = torch.where(group.visible, scores, -torch.inf)
+    scores.masked_fill_(group.hidden, -torch.inf)
     largest = _over_blocks(scores.amax(dim=-1), group.block_units, torch.maximum)
     scores -= largest.index_select(0, group.unit_tile).unsqueeze(-1)
-    weights = elementwise(torch.exp, scores)
+    weights = elementwise_(torch.exp_, scores)
     weighted = _over_blocks(torch.bmm(weights, unit_values), group.block_units, torch.add)
     total = _over_blocks(_halving_sum(weights), group.block_units, torch.add)
-    return weighted / total.unsqueeze(-1)
+    return (weighted / total.unsqueeze(-1)).view(-1, heads.group * D)
 
 
 def _over_blocks(

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from moeinspect.runtime.layers.linear import Linear
-from moeinspect.runtime.layers.tiles import elementwise
+from moeinspect.runtime.layers.tiles import elementwise_
 
 
 class DenseMLP:
@@ -25,4 +25,9 @@ def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
     """silu(gate) * up of `gate_up` [..., 2 I]; rounds silu to the dtype first, as transformers does."""
     gate, up = gate_up.chunk(2, dim=-1)
     # A strided gate would take silu's scalar path, whose bits differ.
-    return elementwise(F.silu, gate.contiguous()) * up
+    gate = gate.clone(memory_format=torch.contiguous_format)
+    return elementwise_(_silu_, gate).mul_(up)
+
+
+def _silu_(x: torch.Tensor) -> torch.Tensor:
+    return F.silu(x, inplace=True)

@@ -68,11 +68,11 @@ def cut(num_rows: int, sizes: Sequence[int]) -> list[int]:
     return cuts
 
 
-def elementwise(function: RowFunction, x: torch.Tensor) -> torch.Tensor:
-    """Applies an elementwise function to a contiguous tensor of whole tiles, in pieces that never split."""
-    if x.numel() <= _PIECE:
-        return function(x)
-    return torch.cat([function(piece) for piece in torch.split(x.view(-1), _PIECE)]).view(x.shape)
+def elementwise_(function_: RowFunction, x: torch.Tensor) -> torch.Tensor:
+    """Applies an in-place elementwise function to a contiguous tensor of whole tiles, in unsplit pieces."""
+    for piece in torch.split(x.view(-1), _PIECE):
+        function_(piece)
+    return x
 
 
 def product_tiles(fan_in: int, fan_out: int, dtype: torch.dtype, tile: int) -> tuple[int, ...]:

@@ -88,16 +88,29 @@ def test_a_wider_slot_table_changes_no_bit():
 
 
 def test_memory_is_bounded_by_cutting_tiles_into_groups(monkeypatch):
-    monkeypatch.setattr("moeinspect.runtime.layers.attention_plan._MAX_UNITS", 10)
+    bound = 50_000
+    monkeypatch.setattr("moeinspect.runtime.layers.attention_plan._MAX_SCORES", bound)
     heads = HeadLayout(4, 2, 16)
     batch, queries, keys, values = build([(64, 0), (130, 3), (1, 200)], heads)
     plan = plan_attention(batch, heads)
-    assert len(plan.groups) >= 10
+    assert len(plan.groups) > 2
     # A single tile may need more than the bound; no group joins two tiles beyond it.
-    assert all(
-        len(group.unit_tile) <= 10 or len(group.query_index) == heads.query_tile * heads.num_kv_heads
-        for group in plan.groups
-    )
+    for group in plan.groups:
+        tiles = len(group.query_index) // (group.size * heads.num_kv_heads)
+        assert group.hidden.numel() <= bound or tiles == 1
     monkeypatch.undo()
     whole = tiled_attention(queries, keys, values, plan_attention(batch, heads), heads)
     assert torch.equal(tiled_attention(queries, keys, values, plan, heads), whole)
+
+
+def test_the_size_of_the_query_tiles_changes_no_bit(monkeypatch):
+    for heads in LAYOUTS[:3]:
+        batch, queries, keys, values = build(MIXES["mixed"], heads)
+        expected = tiled_attention(queries, keys, values, plan_attention(batch, heads), heads)
+        sizes = heads.tile_sizes()
+        for subset in {sizes[-1:], sizes[-2:], sizes[:1] + sizes[-1:]}:
+            monkeypatch.setattr(HeadLayout, "tile_sizes", lambda _, subset=subset: subset)
+            plan = plan_attention(batch, heads)
+            assert {group.size for group in plan.groups} <= set(subset)
+            assert torch.equal(tiled_attention(queries, keys, values, plan, heads), expected)
+            monkeypatch.undo()

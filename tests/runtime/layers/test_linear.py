@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from moeinspect.runtime.layers.linear import Linear
+from moeinspect.runtime.layers.mlp import swiglu
 from moeinspect.runtime.layers.norm import RMSNorm
 from moeinspect.runtime.layers.tiles import pad_rows
 
@@ -53,3 +54,24 @@ def test_the_norm_of_a_row_does_not_depend_on_its_place(heads):
         x[place] = row
         seen.add(norm(x)[place].numpy().tobytes())
     assert len(seen) == 1
+
+
+def test_only_probed_tile_sizes_reach_blas(monkeypatch):
+    monkeypatch.setattr("moeinspect.runtime.layers.linear.product_tiles", lambda *_: (8, 4))
+    linear = Linear(draw(24, 64), None, 4)
+    rows = []
+    product = linear._product
+    monkeypatch.setattr(linear, "_product", lambda x: rows.append(x.shape[0]) or product(x))
+    linear(draw(28, 64))
+    assert rows == [8, 8, 8, 4]
+
+
+def test_silu_sees_contiguous_values_only(monkeypatch):
+    seen = []
+    silu = torch.nn.functional.silu
+    monkeypatch.setattr(
+        "torch.nn.functional.silu", lambda x, **options: seen.append(x.is_contiguous()) or silu(x, **options)
+    )
+    gate_up = draw(16, 64)
+    assert torch.equal(swiglu(gate_up), silu(gate_up[:, :32].contiguous()) * gate_up[:, 32:])
+    assert seen == [True]

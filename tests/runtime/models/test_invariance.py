@@ -98,7 +98,7 @@ def test_the_ordinary_mode_fails_this_test():
 
 
 def test_a_full_batch_of_long_and_short_requests_keeps_the_bits_when_scores_are_cut_into_groups(monkeypatch):
-    monkeypatch.setattr("moeinspect.runtime.layers.attention_plan._MAX_UNITS", 24)
+    monkeypatch.setattr("moeinspect.runtime.layers.attention_plan._MAX_SCORES", 20_000)
     model, probe = loaded("tiny", torch.float32)
     requests = draw_requests(320, [300, 1, 65, 64, 63, 129, 20], 5)
     assert count_differences(model, probe, requests, 5) == 0
