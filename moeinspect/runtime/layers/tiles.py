@@ -8,7 +8,7 @@ divisions, conversions, comparisons and copies are exact by IEEE 754 and run on 
 
 Several tiles may run as one larger tile where a probe in this process has found that to make no difference
 in any bit. The order of operations inside these kernels depends on shapes, never on values, so random
-values show it.
+values show it. The same probe refuses a machine on which a row's place within a tile matters.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from functools import cache
 import torch
 import torch.nn.functional as F
 
+from moeinspect.errors import EngineError
+
 BASE_TILE = 4
 """Rows of the smallest tile. Fewer would take BLAS's matrix-vector path, whose bits are others still."""
 
@@ -27,7 +29,7 @@ _PIECE = 16384
 """Elements of one vectorised call: below the 32768 from which on ATen splits a call between threads."""
 
 _LARGEST_PROBED = 32 * 2**20
-"""Elements of a weight matrix beyond which probing costs too much, as for an output head."""
+"""Elements of a weight matrix beyond which no probe runs: few rows meet a large output head."""
 
 RowFunction = Callable[[torch.Tensor], torch.Tensor]
 
@@ -96,14 +98,27 @@ def _product_tiles(
 def interchangeable_tiles(
     function: RowFunction, row_shape: tuple[int, ...], dtype: torch.dtype, tile: int
 ) -> tuple[int, ...]:
-    """Tile sizes, descending to `tile`, that give every row of `function` the bits that `tile` gives."""
+    """Tile sizes, descending to `tile`, that give every row of `function` the bits that `tile` gives.
+
+    Raises:
+        EngineError: on this machine a row's bits depend on its place in a tile of `tile` rows.
+    """
     candidates = [tile]
     while candidates[-1] * 2 <= _LARGEST_TILE:
         candidates.append(candidates[-1] * 2)
     x = _random((candidates[-1], *row_shape), dtype, seed=0)
-    expected = torch.cat([function(rows) for rows in torch.split(x, tile)])
+    expected = _by_tiles(function, x, tile)
+    if not torch.equal(_by_tiles(function, x.roll(1, 0), tile).roll(-1, 0), expected):
+        raise EngineError(
+            f"this machine rounds a row by its place among {tile} (rows of {list(row_shape)}, {dtype})",
+            "bits cannot be kept here; use --no-deterministic",
+        )
     equal = [size for size in candidates[1:] if torch.equal(function(x[:size]), expected[:size])]
     return (*reversed(equal), tile)
+
+
+def _by_tiles(function: RowFunction, x: torch.Tensor, tile: int) -> torch.Tensor:
+    return torch.cat([function(rows) for rows in torch.split(x, tile)])
 
 
 def _random(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from moeinspect.errors import EngineError
 from moeinspect.runtime.layers import tiles
 from moeinspect.runtime.layers.tiles import (
     cut,
@@ -56,6 +57,14 @@ def test_a_tile_size_that_changes_any_bit_is_not_used():
 
     assert interchangeable_tiles(row_dependent, (8,), torch.float32, 4) == (64, 32, 8, 4)
     assert interchangeable_tiles(lambda rows: rows * 1.0, (8,), torch.float32, 4) == (128, 64, 32, 16, 8, 4)
+
+
+def test_a_machine_that_rounds_by_place_is_refused():
+    def place_dependent(rows):
+        return rows + torch.arange(rows.shape[0])[:, None] * 1e-3
+
+    with pytest.raises(EngineError, match="--no-deterministic"):
+        interchangeable_tiles(place_dependent, (8,), torch.float32, 4)
 
 
 def test_tiles_of_a_product_are_probed_once_and_not_for_output_heads(monkeypatch):
