@@ -36,8 +36,8 @@ def main() -> None:
         ]
         fused, twin = measure(sides, options.repeats)
         print(
-            f"{rows:4} rows: kernel {1e6 * fused / rows:9.1f} us a row, twin {1e6 * twin / rows:7.1f} us a row, "
-            f"ratio {twin / fused:.4f}"
+            f"{rows:4} rows: kernel {1e6 * fused / rows:9.1f} us a row, "
+            f"twin {1e6 * twin / rows:7.1f} us a row, ratio {twin / fused:.4f}"
         )
 
 
