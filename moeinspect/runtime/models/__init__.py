@@ -1,1 +1,1 @@
-"""."""
+"""Models: configuration, checkpoints, the embedded pair, tokenizers and the forward."""

@@ -1,1 +1,1 @@
-"""."""
+"""Top-k backends behind one interface; all capture through the gate."""
