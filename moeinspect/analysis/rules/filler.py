@@ -13,7 +13,7 @@ from moeinspect.analysis.findings import Finding
 from moeinspect.analysis.rules.chance import LOG10_LIMIT, label_log10, log10, order_log10
 from moeinspect.analysis.rules.grouping import CellRun, findings_of
 from moeinspect.analysis.rules.repeats import MIN_ROWS, RepeatModel
-from moeinspect.analysis.rules.runs import true_runs
+from moeinspect.analysis.rules.runs import spread, true_runs
 from moeinspect.analysis.rules.view import TraceView
 
 PATTERNS = {
@@ -86,7 +86,7 @@ def _equal_row_runs(view: TraceView, rows: NDArray[np.bool_]) -> list[FillerRun]
         # That rows are equal at all is one part of the chance, that they bear these numbers the other.
         equal = min(log10(float(len(model.long_runs))), model.chance_log10(run))
         fitting = len(layers) if is_arange else len(layers) - 1
-        chance = equal + fitting * _cell_log10(view)
+        chance = max(equal + fitting * _cell_log10(view), model.habit_log10(run))
         name = "arange" if is_arange else "constant"
         found.append(FillerRun(int(model.first[run]), int(model.last[run]), name, layers, chance))
     return found
@@ -149,21 +149,40 @@ def _running_log10(view: TraceView, first: int, last: int) -> float:
 def _nan_runs(view: TraceView, rows: NDArray[np.bool_]) -> list[FillerRun]:
     """Requests in which the deepest layers are arange(K) in every row."""
     layers = view.checked_layers
-    index = np.flatnonzero(rows).astype(np.int64)
     if view.top_k < 2:
         return []
     arange = np.arange(view.top_k)
-    index = index[(view.ids[index, layers[-1]] == arange).all(axis=1)]
-    fits = np.zeros(len(rows), dtype=bool)
-    fits[index] = True
+    fits = rows.copy()
+    fits[rows] = (view.ids[rows, layers[-1]] == arange).all(axis=1)
+    firsts, lasts = true_runs(fits, view.joined)
+    whole = lasts - firsts == view.trace.requests.num_rows[view.places.request[firsts]]
+    outside = rows.copy()
+    outside[spread(firsts[whole], lasts[whole])] = False
     found = []
-    for first, last in zip(*(ends.tolist() for ends in true_runs(fits, view.joined)), strict=True):
-        whole = last - first == int(view.trace.requests.num_rows[view.places.request[first]])
-        if not whole or last - first < MIN_ROWS:
+    for first, last in zip(firsts[whole].tolist(), lasts[whole].tolist(), strict=True):
+        if last - first < MIN_ROWS:
             continue
         constant = (view.ids[first:last][:, layers] == arange).all(axis=(0, 2))
-        from_layer = len(layers) - int(np.argmin(constant[::-1])) if not constant.all() else 0
-        places = log10(float(len(view.trace.requests) * len(layers)))
-        chance = places + (len(layers) - from_layer) * _cell_log10(view)
-        found.append(FillerRun(first, last, "arange-from-layer", layers[from_layer:], chance))
+        deepest = layers[len(layers) - _num_last(constant) :]
+        numbers = log10(float(len(view.trace.requests) * len(layers))) + len(deepest) * _cell_log10(view)
+        chance = max(numbers, _nan_habit_log10(view, outside & fits, outside, deepest, last - first))
+        found.append(FillerRun(first, last, "arange-from-layer", deepest, chance))
     return found
+
+
+def _num_last(flags: NDArray[np.bool_]) -> int:
+    """How many flags at the end are set."""
+    return len(flags) if flags.all() else int(np.argmin(flags[::-1]))
+
+
+def _nan_habit_log10(
+    view: TraceView,
+    candidates: NDArray[np.bool_],
+    outside: NDArray[np.bool_],
+    layers: NDArray[np.int64],
+    length: int,
+) -> float:
+    """Chance of `length` rows of arange(K) in `layers`, from its share in rows of other requests."""
+    cells = view.ids[candidates][:, layers]
+    share = (cells == np.arange(view.top_k)).all(axis=(1, 2)).sum() / max(1, int(outside.sum()))
+    return min(0.0, log10(float(len(view.trace.requests))) + length * log10(float(share)))

@@ -12,6 +12,9 @@ from moeinspect.analysis.rules.grouping import layers_text
 from moeinspect.analysis.rules.view import TraceView
 
 LARGEST_BYTE = 255
+UPPER_HALF = 128
+"""Experts from here on are compared with those above the byte, so that a trace which uses low numbers only
+(were experts sorted by use) shows no cliff."""
 MIN_IDS = 10_000
 
 
@@ -23,13 +26,14 @@ def check_id_cliff(view: TraceView) -> list[Finding]:
     num_ids = int(cells.sum()) * view.top_k
     if num_ids < MIN_IDS:
         return []
-    distinct: list[int] = []
+    upper: list[int] = []
     for place in view.checked_layers.tolist():
         ids = view.ids[cells[:, place], place]
         if ids.size and int(ids.max()) > LARGEST_BYTE:
             return []
-        distinct.append(int((np.bincount(ids.reshape(-1), minlength=1) > 0).sum()))
-    chance = sum(_below_log10(view.num_experts, seen) for seen in distinct)
+        used = np.bincount(ids.reshape(-1), minlength=LARGEST_BYTE + 1) > 0
+        upper.append(int(used[UPPER_HALF:].sum()))
+    chance = sum(_below_log10(view.num_experts, seen) for seen in upper)
     if chance >= LOG10_LIMIT:
         return []
     layers = tuple(view.layers[cells.any(axis=0)].tolist())
@@ -46,7 +50,7 @@ def check_id_cliff(view: TraceView) -> list[Finding]:
             evidence={
                 "num_ids": num_ids,
                 "num_experts": view.num_experts,
-                "distinct_per_layer": distinct,
+                "experts_seen_from_128_to_255": upper,
                 "chance_log10": round(chance, 1),
             },
         )
@@ -54,9 +58,10 @@ def check_id_cliff(view: TraceView) -> list[Finding]:
 
 
 def _below_log10(num_experts: int, seen: int) -> float:
-    """Chance that all experts seen in a layer bear one-byte numbers, if numbers are dealt at random."""
+    """Chance that of the experts from 128 on all that a layer uses are below 256, were numbers random."""
 
     def choose(n: int, k: int) -> float:
         return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
-    return (choose(LARGEST_BYTE + 1, seen) - choose(num_experts, seen)) / math.log(10)
+    in_byte, all_upper = LARGEST_BYTE + 1 - UPPER_HALF, num_experts - UPPER_HALF
+    return (choose(in_byte, seen) - choose(all_upper, seen)) / math.log(10)

@@ -15,6 +15,8 @@ from moeinspect.analysis.rules.view import TraceView
 MIN_ROWS = 4
 MIN_ENTRIES = 8
 """Rows with fewer (layer, slot) entries are too short to be nearly equal."""
+MIN_STEPS = 8
+"""A request with fewer pairs of neighbours tells no rate."""
 
 
 class RepeatModel:
@@ -62,6 +64,21 @@ class RepeatModel:
         steps = int(self.num_tokens[run]) - 1
         return min(0.0, log10(num_rows) + steps * log10(self._step_chance(run)))
 
+    def habit_log10(self, run: int) -> float:
+        """Chance of so long a run if this very row is a habit of the model, from its runs of 1 to 3 rows.
+
+        The row begins a run at the rate at which such runs follow other rows, and goes on at that rate or
+        at the one that their lengths show, whichever is larger. No short run: no habit.
+        """
+        same = self.content == self.content[run]
+        lengths = (self.last - self.first)[same]
+        n1, n2, n3 = (int(n) for n in np.bincount(np.minimum(lengths, 4), minlength=4)[1:4])
+        num_rows = int(self.rows.sum())
+        begin = (n1 + n2 + n3) / max(1, num_rows - int(lengths.sum()))
+        step = min(1.0, max(begin, (n2 + n3) / max(1, n1 + n2)))
+        length = int(self.last[run] - self.first[run])
+        return min(0.0, log10(num_rows * begin) + (length - 1) * log10(step))
+
     def _step_chance(self, run: int) -> float:
         """Chance that the row of another token continues the run: the largest of what the trace suggests."""
         c = self.coincidences
@@ -88,14 +105,19 @@ class RepeatModel:
         return int(counts[1]), int(counts[2]), int(counts[3])
 
     def _plain_rate(self, run: int) -> float:
-        """How often a row of another token continues a run, all runs but this one.
+        """How often a row of another token continues a run, in the request where it is most frequent.
 
-        Needed where a row has so few entries that nearly equal rows cannot be told from unrelated ones, so
-        that long runs of equal rows may be this model's way.
+        Needed where a row has so few entries that nearly equal rows cannot be told from unrelated ones: there
+        long runs of equal rows may be this model's way, in some requests more than in others. This run is
+        left out.
         """
+        request = self.view.places.request[self.first]
         steps = self.num_tokens - 1
-        equal = int(steps.sum()) - int(steps[run])
-        return equal / max(1, len(self.first) - 1 + equal)
+        steps[run] = 0
+        equal = np.bincount(request, weights=steps)
+        all_steps = np.bincount(request) + equal
+        enough = all_steps >= MIN_STEPS
+        return float((equal / np.maximum(1, all_steps))[enough].max()) if enough.any() else 1.0
 
     @property
     def num_entries(self) -> int:
