@@ -127,6 +127,11 @@ class Coincidences:
         return same
 
     @cached_property
+    def any_rate(self) -> float:
+        """How likely two rows of different tokens, perhaps near each other, are equal."""
+        return max(self.equal_rate, self.random_tail, self.neighbour_tail)
+
+    @cached_property
     def random_tail(self) -> float:
         """Full agreement as two rows picked at random suggest it."""
         a, b = _sample_pairs(len(self.nodes))

@@ -81,12 +81,10 @@ class RepeatModel:
 
     def _step_chance(self, run: int) -> float:
         """Chance that the row of another token continues the run: the largest of what the trace suggests."""
-        c = self.coincidences
-        tails = max(c.random_tail, c.neighbour_tail)
-        rates = max(c.equal_rate, self._short_run_rate(run), self._return_rate(run))
+        own = max(self._short_run_rate(run), self._return_rate(run))
         if self.num_entries < MIN_ENTRIES:
-            rates = max(rates, self._plain_rate(run))
-        return min(1.0, max(tails, rates))
+            own = max(own, self._plain_rate(run))
+        return min(1.0, max(own, self.coincidences.any_rate))
 
     def _short_run_rate(self, run: int) -> float:
         """How often a run goes on, from the runs of at most three tokens, this one left out.

@@ -50,6 +50,14 @@ def test_running_ids_over_dense_layers_too_are_filler():
     assert places(make_trace(records, facts), "filler-rows") == [("r1", (10, 16), (1, 2, 4))]
 
 
+def test_running_ids_of_a_tiny_model_are_found_once_they_have_come_back_under_other_tokens():
+    """In 2 layers of 8 experts 4 rows use every expert; what a longer run adds is that rows return."""
+    facts = make_facts(layers=2, experts=8, top_k=2)
+    for count, expected in ((4, []), (16, [("r1", (8, 24), (0, 1))])):
+        trace = filled(slice(8, 8 + count), running(count, 3, facts), facts)
+        assert places(trace, "filler-rows") == expected
+
+
 def test_running_ids_that_skip_a_row_are_two_runs():
     rows = running(12, 3).copy()
     rows[6:] = (rows[6:] + 1) % 32
