@@ -15,11 +15,11 @@ def check_duplicates(view: TraceView) -> list[Finding]:
     """Cells with a repeated id that no earlier rule has counted; not in exempt layers or top-1 models."""
     if view.top_k < 2:
         return []
-    cells = view.facts.duplicate & view.checked[:, None] & ~view.exempt[None, :]
+    new = view.claim(view.facts.duplicate & view.checked[:, None] & ~view.exempt[None, :])
 
     def describe(run: CellRun) -> tuple[str, Mapping[str, Any]]:
-        here = view.ids[run.first : run.last, run.places].reshape(-1, view.top_k)
+        here = view.ids[run.first : run.last][new[run.first : run.last]]
         times, example = multiplicity(here[:4096]), here[0].tolist()
         return f"an expert stands {times} times, as in {example}", {"multiplicity": times, "example": example}
 
-    return findings_of(view, view.claim(cells), "duplicate-experts", "error", describe)
+    return findings_of(view, new, "duplicate-experts", "error", describe)

@@ -13,13 +13,17 @@ from moeinspect.analysis.findings import Finding, Severity
 from moeinspect.analysis.rules.runs import true_runs
 from moeinspect.analysis.rules.view import TraceView
 
+MAX_RUNS = 10_000
+"""Beyond this many runs of one rule, the runs of one request become one finding."""
+
 
 @dataclass(frozen=True, slots=True)
 class CellRun:
     """Neighbouring rows of one request with the same flagged layers.
 
     `first` and `last` (exclusive) index rows of the file, `rows` rows of the request; `places` [m] are
-    places on axis M, `layers` the absolute indices of the same layers.
+    places on axis M, `layers` the absolute indices of the same layers; `count` is in cells. A `merged` run
+    spans rows and layers that are not all flagged.
     """
 
     request: int
@@ -28,11 +32,8 @@ class CellRun:
     rows: tuple[int, int]
     places: NDArray[np.int64]
     layers: tuple[int, ...]
-
-    @property
-    def count(self) -> int:
-        """Number of cells."""
-        return (self.last - self.first) * len(self.places)
+    count: int
+    merged: bool
 
 
 def cell_runs(
@@ -44,10 +45,13 @@ def cell_runs(
     if kind is not None:
         joined[1:] &= kind[1:] == kind[:-1]
     starts, ends = true_runs(flagged, joined)
-    index = view.places.index
+    merged = len(starts) > MAX_RUNS
+    if merged:
+        starts, ends = _spans_of_requests(view, flagged)
     for first, last in zip(starts.tolist(), ends.tolist(), strict=True):
-        places = np.flatnonzero(cells[first]).astype(np.int64)
-        start = int(index[first])
+        here = cells[first:last]
+        places = np.flatnonzero(here.any(axis=0) if merged else here[0]).astype(np.int64)
+        start = int(view.places.index[first])
         yield CellRun(
             request=int(view.places.request[first]),
             first=first,
@@ -55,7 +59,20 @@ def cell_runs(
             rows=(start, start + last - first),
             places=places,
             layers=tuple(view.layers[places].tolist()),
+            count=int(here.sum()) if merged else len(here) * len(places),
+            merged=merged,
         )
+
+
+def _spans_of_requests(
+    view: TraceView, flagged: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """First and last-exclusive flagged row of each request that has one."""
+    rows = np.flatnonzero(flagged).astype(np.int64)
+    new = np.ones(len(rows), dtype=bool)
+    new[1:] = np.diff(view.places.request[rows]) != 0
+    starts = np.flatnonzero(new)
+    return rows[starts], rows[np.append(starts[1:], len(rows)) - 1] + 1
 
 
 def findings_of(
@@ -70,6 +87,8 @@ def findings_of(
     findings = []
     for run in cell_runs(view, cells, kind):
         what, evidence = describe(run)
+        if run.merged:
+            what, evidence = f"{what} (many runs in one)", {**evidence, "merged": True}
         findings.append(
             Finding(
                 rule=rule,

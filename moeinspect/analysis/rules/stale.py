@@ -41,7 +41,7 @@ def _report(view: TraceView, coincidences: Coincidences, links: Links, owners: L
     owned[owners.row] = True
 
     def describe(run: CellRun) -> tuple[str, Mapping[str, Any]]:
-        span = slice(run.first, run.last)
+        span = run.first + np.flatnonzero(source[run.first : run.last] >= 0)
         spans = _source_spans(view, source[span])
         return f"equal to {_source_text(spans)}, under other tokens", {
             "sources": spans[:4],
