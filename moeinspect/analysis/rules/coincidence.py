@@ -23,7 +23,7 @@ MAX_PAIRS = 200_000
 """Pairs that are sampled to see how far unequal rows agree."""
 MIN_PAIRS = 30
 """Fewer special pairs (neighbours, successors) say nothing of their own."""
-MAX_ENUMERATED = 32
+MAX_ENUMERATED = 16
 """Contents that stand under more prefixes than this are common: counted, but not paired one by one."""
 
 
