@@ -101,14 +101,17 @@ class DeviceStream:
 
     def _run(self) -> None:
         # The number of intra-op threads belongs to the calling thread, and bits may depend on it.
-        torch.set_num_threads(self._device.threads)
+        self._guarded(lambda: torch.set_num_threads(self._device.threads))
         with torch.no_grad():
             while (item := self._queue.get()) is not None:
-                try:
-                    item()
-                except BaseException as error:
-                    # The thread goes on, so that everything that waits for an event of it is released.
-                    self._device.failure = self._device.failure or error
+                self._guarded(item)
+
+    def _guarded(self, item: Callable[[], None]) -> None:
+        try:
+            item()
+        except BaseException as error:
+            # The thread goes on, so that everything that waits for an event of it is released.
+            self._device.failure = self._device.failure or error
 
 
 class Device:

@@ -98,3 +98,10 @@ def test_a_failure_anywhere_in_a_stream_releases_who_waits_for_it(where):
     with pytest.raises(EngineError, match="broken"):
         device.compute.synchronize()
     device.close()
+
+
+def test_a_thread_that_cannot_start_its_work_fails_the_device_and_hangs_nobody():
+    device = Device(2**40, EventLog(0))
+    with pytest.raises(EngineError):
+        device.compute.synchronize()
+    device.close()
