@@ -49,10 +49,10 @@ def _table(layers: Sequence[LayerStats]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
     table.add_column("  layer", justify="right")
     table.add_column("cells", justify="right")
-    table.add_column("other set", justify="right")
+    table.add_column("set mismatch", justify="right")
     table.add_column("", width=_BAR_WIDTH, no_wrap=True)
     table.add_column("overlap", justify="right")
-    for wanted, title in ((with_order, "other order"), (with_weights, "other weights")):
+    for wanted, title in ((with_order, "order mismatch"), (with_weights, "weight mismatch")):
         if wanted:
             table.add_column(title, justify="right")
     for one in layers:
@@ -119,7 +119,7 @@ def _regions(layers: Sequence[LayerStats]) -> Text:
         compared = sum(share["compared"] for share in shares)
         differing = sum((share["set_mismatch"] or 0.0) * share["compared"] for share in shares)
         if compared:
-            line.append("   " if line else "  other set by region:  ", "" if line else "dim")
+            line.append("   " if line else "  set mismatch by region:  ", "" if line else "dim")
             line.append(f"{name.replace('_', ' ')} ", "dim")
             line.append(percent(differing / compared), _style(differing / compared))
     return line

@@ -42,11 +42,11 @@ def _inputs(report: Report) -> Iterator[str]:
 
 
 def _layer(one: LayerStats) -> str:
-    parts = [f"{one.compared} cells", f"other set {percent(one.set_mismatch)}"]
+    parts = [f"{one.compared} cells", f"set mismatch {percent(one.set_mismatch)}"]
     if one.order_mismatch is not None:
-        parts.append(f"other order {percent(one.order_mismatch)}")
+        parts.append(f"order mismatch {percent(one.order_mismatch)}")
     if one.extra.get("weight_mismatch") is not None:
-        parts.append(f"other weights {percent(one.extra['weight_mismatch'])}")
+        parts.append(f"weight mismatch {percent(one.extra['weight_mismatch'])}")
     if one.overlap_mean is not None:
         parts.append(f"overlap {one.overlap_mean:.3f}")
     if one.extra.get("chance_overlap") is not None:
