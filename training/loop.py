@@ -113,6 +113,12 @@ def save_model(path: Path, model: Model, facts: dict[str, Any]) -> None:
     torch.save({"shape": model.shape.as_dict(), "state": state, "facts": facts}, path)
 
 
+def read_facts(path: Path) -> dict[str, Any]:
+    """The facts beside the model of a file that `save_model` wrote."""
+    facts: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)["facts"]
+    return facts
+
+
 def read_model(path: Path, device: str) -> tuple[Model, dict[str, Any]]:
     """The model of a file that `save_model` wrote, and the facts beside it."""
     stored = torch.load(path, map_location="cpu", weights_only=True)

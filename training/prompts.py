@@ -1,8 +1,8 @@
 """Cuts the built-in prompts out of held-out texts and writes `prompts.json` beside the pair.
 
-A JSON list of {"id", "text", "ids", "source"}. The pieces are drawn with a seed; a piece is taken if its text
-is plain, starts a statement or a sentence's line, gives the same tokens when it is encoded by itself, and if the target's greedy
-continuation neither ends nor repeats itself at once.
+A JSON list of {"id", "text", "ids", "source"}. The pieces are drawn with a seed; a piece is taken if its
+text is plain, starts a statement or a line of prose, gives the same tokens when it is encoded by itself, and
+if the target's greedy continuation neither ends nor repeats itself at once.
 """
 
 from __future__ import annotations

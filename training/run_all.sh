@@ -8,7 +8,7 @@ data=${DATA:-training-data}
 pair=${PAIR:-moeinspect/runtime/models/pair}
 training=(--data "$data" --size "${SIZE:-full}" --device "${DEVICE:-cuda}" --compile "${COMPILE:-on}")
 
-for step in "${@:-corpus tokenizer train distill export prompts evaluate}"; do
+for step in "${@:-corpus tokenizer train distill export prompts evaluate card}"; do
   for name in $step; do
     case $name in
       corpus | tokenizer) options=(--data "$data") ;;

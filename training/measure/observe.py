@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +27,16 @@ class Observation:
     def loss(self) -> float:
         """Mean loss in nats a token."""
         return float(self.losses.nanmean())
+
+
+def joined(parts: Sequence[Observation]) -> Observation:
+    """Several observations of one model as one."""
+    return Observation(
+        torch.cat([part.tokens for part in parts]),
+        torch.cat([part.losses for part in parts]),
+        torch.cat([part.top for part in parts]),
+        torch.cat([part.chosen for part in parts], dim=1),
+    )
 
 
 @torch.no_grad()
