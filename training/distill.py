@@ -139,6 +139,7 @@ def distil(options: Any) -> Model:  # noqa: ANN401 - argparse
     written_seconds = round(time.perf_counter() - started, 1)
     sys.stdout.write(f"The target wrote {rows.numel()} tokens in {written_seconds} s\n")
     kept_back, rows = rows[: size.heldout].long(), rows[size.heldout :]
+    torch.manual_seed(options.seed)
     draft = Model(DRAFTS[options.size], seed=options.seed).to(options.device)
     loop = Loop(
         Schedule(steps, options.rate or distill_size.peak, min(size.warmup, steps // 4 + 1)),

@@ -78,7 +78,7 @@ _TOY = {
     "head_dim": 8,
     "num_experts": 8,
     "top_k": 2,
-    "max_positions": 128,
+    "max_positions": 256,
 }
 
 TARGETS = {

@@ -98,6 +98,7 @@ def train_target(options: Any, log_name: str = "target-log.jsonl") -> Model:  # 
         shape = replace(shape, balance=options.balance)
     peak = options.rate or size.peak
     steps = options.steps or size.steps
+    torch.manual_seed(options.seed)  # dropout
     model = Model(shape, seed=options.seed).to(options.device)
     windows = training_windows(options.data, size.length, options.seed, options.device)
     loop = Loop(

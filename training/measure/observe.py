@@ -55,5 +55,6 @@ def _parts(
         logits, routings = model(ids, skip)
         losses = torch.full(ids.shape, torch.nan)
         losses[:, 1:] = F.cross_entropy(logits[:, :-1].mT, ids[:, 1:], reduction="none").cpu()
-        chosen = torch.stack([routing.chosen for routing in routings]).cpu()
+        none = torch.zeros(0, ids.numel(), model.shape.num_experts, dtype=torch.bool)
+        chosen = torch.cat([none, *(routing.chosen[None].cpu() for routing in routings)])
         yield losses.flatten(), logits.argmax(dim=-1).flatten().cpu(), chosen
