@@ -13,7 +13,7 @@ torch.set_num_threads(1)
 ORACLE = Path(__file__).parent / "data" / "oracle"
 
 
-def load(name="builtin:tiny", dtype=torch.float32, deterministic=True, backend="torch"):
+def load(name="builtin:random", dtype=torch.float32, deterministic=True, backend="torch"):
     model = load_model(str(name), dtype=dtype, deterministic=deterministic)
     model.init_topk_backend(backend)
     return model

@@ -112,7 +112,9 @@ def test_readme_names_scripts_that_are_there():
 def test_normalising_keeps_what_matters():
     line = "prefill-0: in {} steps the host worked while the device computed, during {} %"
     assert stable(line.format("9 of 10", "1.2")) == stable(line.format("24 of 25", "99"))
-    assert stable("layer 1: 685 cells, set mismatch 0.0 %") != stable("layer 1: 685 cells, set mismatch 0.1 %")
+    assert stable("layer 1: 685 cells, set mismatch 0.0 %") != stable(
+        "layer 1: 685 cells, set mismatch 0.1 %"
+    )
 
 
 def write():

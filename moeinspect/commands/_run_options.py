@@ -153,7 +153,7 @@ class RunOptions:
             "--draft",
             panel=DRAFT,
             metavar="MODEL",
-            help="Draft model: a checkpoint folder, builtin:tiny-draft or none.",
+            help="Draft model: a checkpoint folder, builtin:tiny-draft, builtin:random-draft or none.",
         ),
     ] = "none"
     num_draft_tokens: Annotated[

@@ -11,6 +11,9 @@ DRAFT_CAPTURE = "draft-capture"
 NO_MERGE = "no-merge"
 BUFFER_REUSE = "buffer-reuse"
 
+OWN_DRAFT = "the draft made for the target"
+"""A need that the embedded draft of an embedded target fulfils."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -35,7 +38,7 @@ FAULTS: dict[str, Fault] = {
             DRAFT_CAPTURE,
             "sglang#26980, #29685, vllm#48622",
             "no guard keeps the draft model out of the capturer: its layers overwrite the target's",
-            {"draft": "builtin:tiny-draft"},
+            {"draft": OWN_DRAFT},
         ),
         Fault(
             NO_MERGE,

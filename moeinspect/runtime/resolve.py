@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from moeinspect.errors import UsageError
+from moeinspect.runtime.builtin_names import builtin_draft_of
 from moeinspect.runtime.config import RunConfig
-from moeinspect.runtime.faults import FAULTS
+from moeinspect.runtime.faults import FAULTS, OWN_DRAFT
 
 UNCHUNKED = 1 << 30
 """A prefill chunk that no prompt fills."""
@@ -57,17 +58,27 @@ def _apply_needs(config: RunConfig, name: str, explicit: frozenset[str], notes: 
     for field, value in FAULTS[name].needs.items():
         current = getattr(config, field)
         satisfied = current is not None if field == "draft" else current == value
+        if value == OWN_DRAFT:
+            value = builtin_draft_of(config.model)
         if satisfied:
             continue
         if field in explicit:
             notes.append(
-                f"warning: --fault {name} does nothing in this run: it needs {_option(field, value)}, "
+                f"warning: --fault {name} does nothing in this run: it needs {_need(field, value)}, "
                 f"and {_option(field, current)} was given"
+            )
+        elif value is None:
+            raise UsageError(
+                f"--fault {name} needs a MoE draft made for {config.model}", "name its folder with --draft"
             )
         else:
             config = replace(config, **{field: value})
             notes.append(f"--fault {name} turned on {_option(field, value)}")
     return config
+
+
+def _need(field: str, value: object) -> str:
+    return "--draft" if field == "draft" else _option(field, value)
 
 
 def _option(field: str, value: object) -> str:

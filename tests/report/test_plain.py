@@ -58,7 +58,9 @@ def test_findings_name_their_input_and_request():
 
 def test_layers_tell_what_was_compared():
     (line, *_) = [line for line in lines(diff(layers=layers(1, weight_mismatch=0.5))) if "layer 0" in line]
-    assert line == "layer 0: 120 cells, set mismatch 0.0 %, weight mismatch 50.0 %, overlap 0.900, chance 0.250"
+    assert (
+        line == "layer 0: 120 cells, set mismatch 0.0 %, weight mismatch 50.0 %, overlap 0.900, chance 0.250"
+    )
 
 
 def test_the_first_divergence_is_a_line_of_its_own():

@@ -20,8 +20,8 @@ def test_the_number_of_kv_slots_is_filled_in_and_enough_for_the_same_run():
 
 
 def test_requests_that_cannot_run_are_refused_before_anything_starts():
-    with LocalRuntime(RunConfig(disagg=True)) as runtime, pytest.raises(InputError, match="token id 999"):
-        next(runtime.generate([PromptRequest("r", (999,), 3)]))
+    with LocalRuntime(RunConfig(disagg=True)) as runtime, pytest.raises(InputError, match="token id 1024"):
+        next(runtime.generate([PromptRequest("r", (1024,), 3)]))
 
 
 def test_a_draft_with_another_vocabulary_is_refused(tmp_path):

@@ -5,6 +5,8 @@ from moeinspect.runtime.config import RunConfig
 from moeinspect.runtime.faults import FAULTS
 from moeinspect.runtime.resolve import UNCHUNKED, resolve
 
+DRAFT = "builtin:tiny-draft"
+
 
 def test_a_plain_configuration_is_left_alone():
     assert resolve(RunConfig(), frozenset()) == (RunConfig(), ())
@@ -58,7 +60,7 @@ def test_a_fault_turns_on_what_it_needs_and_says_so(name):
     bare = RunConfig(overlap=False, faults=(name,))
     config, notes = resolve(bare, frozenset())
     for field, value in FAULTS[name].needs.items():
-        assert getattr(config, field) == value
+        assert getattr(config, field) == (DRAFT if field == "draft" else value)
     assert len(notes) == len(FAULTS[name].needs)
     assert all(f"--fault {name} turned on" in note for note in notes)
 
@@ -75,3 +77,15 @@ def test_a_need_that_was_switched_off_explicitly_stays_off_with_a_warning(name):
 def test_a_draft_of_the_users_own_is_kept():
     config, notes = resolve(RunConfig(draft="/my/draft", faults=("draft-capture",)), frozenset({"draft"}))
     assert config.draft == "/my/draft" and notes == ()
+
+
+def test_a_fault_that_needs_a_draft_takes_the_one_made_for_the_target():
+    config, _ = resolve(RunConfig(model="builtin:random", faults=("draft-capture",)), frozenset())
+    assert config.draft == "builtin:random-draft"
+
+
+def test_a_target_without_an_embedded_draft_has_to_be_given_one():
+    with pytest.raises(
+        UsageError, match="needs a MoE draft made for /my/model; name its folder with --draft"
+    ):
+        resolve(RunConfig(model="/my/model", faults=("draft-capture",)), frozenset())

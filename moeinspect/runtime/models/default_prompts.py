@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 
+from moeinspect.runtime.models.builtin import PAIR
 from moeinspect.runtime.models.config import ModelConfig
 from moeinspect.runtime.models.tokenizer import Tokenizer
 
@@ -19,11 +21,19 @@ TEXTS = (
     "A draft model proposes, the target disposes, and the rejected tok",
     "def route(x):\n    return",
 )
+_PAIR_NAMES = ("builtin:tiny", "builtin:tiny-draft")
+_PAIR_PROMPTS = PAIR / "prompts.json"
 _LENGTHS = (6, 13, 27, 57, 70, 49, 16, 61, 65, 24)
 
 
 def default_prompts(config: ModelConfig, tokenizer: Tokenizer | None) -> list[tuple[str, tuple[int, ...]]]:
-    """Ids and token ids of ten prompts of varied length; seeded random tokens if there is no tokenizer."""
+    """Ids and token ids of ten prompts of varied length.
+
+    For the trained pair from text that was held out of its training; for another model with a tokenizer
+    some sentences, without one seeded random tokens.
+    """
+    if config.name in _PAIR_NAMES:
+        return [(prompt["id"], tuple(prompt["ids"])) for prompt in json.loads(_PAIR_PROMPTS.read_text())]
     if tokenizer is None:
         prompts = [_random_prompt(config, i) for i in range(len(_LENGTHS))]
     else:

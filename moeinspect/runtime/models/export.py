@@ -9,10 +9,10 @@ from typing import Any
 from safetensors.torch import save_file
 
 from moeinspect.errors import OutputError
-from moeinspect.runtime.models.builtin import builtin_model
+from moeinspect.runtime.models.builtin import open_builtin
 from moeinspect.runtime.models.checkpoint import SINGLE_FILE
 from moeinspect.runtime.models.config import MODEL_TYPE, ModelConfig
-from moeinspect.runtime.models.tokenizer import TOKENIZER_FILE, byte_tokenizer
+from moeinspect.runtime.models.tokenizer import TOKENIZER_FILE, load_tokenizer
 
 
 def export_checkpoint(model_name: str, folder: str | Path) -> None:
@@ -24,7 +24,8 @@ def export_checkpoint(model_name: str, folder: str | Path) -> None:
         InputError: no such embedded model.
         OutputError: the folder holds a checkpoint already or cannot be written.
     """
-    config, weights = builtin_model(model_name)
+    config, weights = open_builtin(model_name)
+    tokenizer = load_tokenizer(model_name)
     target = Path(folder)
     existing = [name for name in ("config.json", SINGLE_FILE, TOKENIZER_FILE) if (target / name).exists()]
     if existing:
@@ -32,7 +33,8 @@ def export_checkpoint(model_name: str, folder: str | Path) -> None:
     try:
         target.mkdir(parents=True, exist_ok=True)
         (target / "config.json").write_text(json.dumps(_config_json(config), indent=2) + "\n")
-        (target / TOKENIZER_FILE).write_text(byte_tokenizer().to_json())
+        if tokenizer is not None:
+            (target / TOKENIZER_FILE).write_text(tokenizer.to_json())
         tensors = {name: weights.tensor(name).contiguous() for name in weights.infos}
         save_file(tensors, target / SINGLE_FILE, metadata={"format": "pt"})
     except OSError as error:

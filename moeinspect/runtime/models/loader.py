@@ -8,13 +8,14 @@ from pathlib import Path
 import torch
 
 from moeinspect.errors import InputError
+from moeinspect.runtime.builtin_names import BUILTIN_PREFIX
 from moeinspect.runtime.models.assemble import assemble
-from moeinspect.runtime.models.builtin import BUILTIN_PREFIX, builtin_model
+from moeinspect.runtime.models.builtin import open_builtin
 from moeinspect.runtime.models.checkpoint import CheckpointFolder
-from moeinspect.runtime.models.config import ModelConfig, eos_token_ids, parse_config
+from moeinspect.runtime.models.config import ModelConfig
 from moeinspect.runtime.models.expected import check_tensors
-from moeinspect.runtime.models.fields import Fields, read_json_object
 from moeinspect.runtime.models.fingerprint import fingerprint
+from moeinspect.runtime.models.folder import read_folder_config
 from moeinspect.runtime.models.qwen3_moe import Qwen3MoeForCausalLM
 from moeinspect.runtime.models.weights import WeightSource
 
@@ -36,7 +37,7 @@ def load_model(name_or_path: str, *, dtype: torch.dtype, deterministic: bool) ->
 
 def _open(name_or_path: str) -> tuple[ModelConfig, WeightSource]:
     if name_or_path.startswith(BUILTIN_PREFIX):
-        return builtin_model(name_or_path)
+        return open_builtin(name_or_path)
     folder = Path(name_or_path)
     if not folder.is_dir():
         raise InputError(
@@ -44,14 +45,3 @@ def _open(name_or_path: str) -> tuple[ModelConfig, WeightSource]:
             "give a folder with config.json and safetensors, or builtin:tiny",
         )
     return read_folder_config(folder), CheckpointFolder(folder)
-
-
-def read_folder_config(folder: Path) -> ModelConfig:
-    """The configuration of a checkpoint folder; end-of-text ids of `generation_config.json` win."""
-    path = folder / "config.json"
-    config = parse_config(read_json_object(path), name=folder.resolve().name, source=str(path))
-    generation = folder / "generation_config.json"
-    if generation.exists():
-        ids = eos_token_ids(Fields(read_json_object(generation), str(generation)))
-        config = replace(config, eos_token_ids=ids or config.eos_token_ids)
-    return config

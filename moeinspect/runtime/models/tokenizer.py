@@ -8,7 +8,9 @@ from pathlib import Path
 import tokenizers
 
 from moeinspect.errors import InputError
-from moeinspect.runtime.models.builtin import BUILTIN_PREFIX, EOS_ID, NUM_BYTES
+from moeinspect.runtime.builtin_names import BUILTIN_PREFIX
+from moeinspect.runtime.models.builtin import trained_folder
+from moeinspect.runtime.models.random_pair import EOS_ID, NUM_BYTES
 
 TOKENIZER_FILE = "tokenizer.json"
 _SPECIAL_TOKENS = {NUM_BYTES: "<|begin|>", EOS_ID: "<|end|>"}
@@ -36,14 +38,17 @@ class Tokenizer:
 
 
 def load_tokenizer(name_or_path: str) -> Tokenizer | None:
-    """The tokenizer of a checkpoint folder, or the byte-level one of the embedded models; None without one.
+    """The tokenizer of a checkpoint folder or an embedded model; None without one.
 
     Raises:
         InputError: `tokenizer.json` is damaged.
     """
+    folder: Path | None = Path(name_or_path)
     if name_or_path.startswith(BUILTIN_PREFIX):
+        folder = trained_folder(name_or_path)
+    if folder is None:
         return byte_tokenizer()
-    path = Path(name_or_path) / TOKENIZER_FILE
+    path = folder / TOKENIZER_FILE
     if not path.exists():
         return None
     try:

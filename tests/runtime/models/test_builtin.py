@@ -8,9 +8,10 @@ import pytest
 import torch
 from model_harness import RoutingProbe, load, make_batch, make_kv, run_alone
 
-from moeinspect.runtime.models.builtin import EOS_ID, builtin_model
+from moeinspect.runtime.models.builtin import open_builtin
 from moeinspect.runtime.models.default_prompts import default_prompts
 from moeinspect.runtime.models.loader import load_model
+from moeinspect.runtime.models.random_pair import EOS_ID
 from moeinspect.runtime.models.tokenizer import load_tokenizer
 from moeinspect.runtime.sampling import SamplingParams, derive_seed, sample
 
@@ -19,7 +20,7 @@ NUM_NEW, NUM_DRAFT = 32, 4
 
 @cache
 def pair():
-    models = [load("builtin:tiny"), load("builtin:tiny-draft")]
+    models = [load("builtin:random"), load("builtin:random-draft")]
     return [(model, RoutingProbe(model)) for model in models]
 
 
@@ -27,7 +28,7 @@ def pair():
 def observe(temperature):
     """Shares of accepted proposals, and both models' experts over the text that the target writes."""
     (target, target_probe), (draft, draft_probe) = pair()
-    prompts = default_prompts(target.config, load_tokenizer("builtin:tiny"))
+    prompts = default_prompts(target.config, load_tokenizer("builtin:random"))
     params = SamplingParams(temperature=temperature)
     accepted = drafted = 0
     routed = []
@@ -124,7 +125,7 @@ def best_renaming(a, b):
 
 def test_greedy_decoding_does_not_fall_into_short_loops():
     (target, _), _ = pair()
-    for _, prompt in default_prompts(target.config, load_tokenizer("builtin:tiny")):
+    for _, prompt in default_prompts(target.config, load_tokenizer("builtin:random")):
         new = generate(target, prompt, 0, SamplingParams())[len(prompt) :]
         assert len(set(new)) >= 10 or new[-1] == EOS_ID
 
@@ -135,13 +136,13 @@ def test_all_experts_of_the_target_are_in_use():
         assert len(target_ids[:, column].unique()) >= 30
 
 
-@pytest.mark.parametrize(("name", "twin"), [("tiny", "random"), ("tiny-draft", "random-draft")])
-def test_both_names_hold_the_same_weights(name, twin):
-    assert load(f"builtin:{name}").config.fingerprint == load(f"builtin:{twin}").config.fingerprint
+def test_the_trained_and_the_random_pair_are_different_models():
+    names = ("builtin:tiny", "builtin:tiny-draft", "builtin:random", "builtin:random-draft")
+    assert len({load(name).config.fingerprint for name in names}) == 4
 
 
 def test_the_draft_shares_all_but_routers_and_experts():
-    (_, target), (draft_config, draft) = builtin_model("builtin:tiny"), builtin_model("builtin:tiny-draft")
+    (_, target), (draft_config, draft) = open_builtin("builtin:random"), open_builtin("builtin:random-draft")
     assert 0 not in draft_config.moe_layers
     for name in draft.infos:
         same = torch.equal(draft.tensor(name), target.tensor(name))
@@ -149,7 +150,7 @@ def test_the_draft_shares_all_but_routers_and_experts():
 
 
 def test_weights_are_the_same_on_every_machine():
-    _, weights = builtin_model("builtin:tiny")
+    _, weights = open_builtin("builtin:random")
     first = weights.tensor("model.layers.1.mlp.gate.weight").flatten()[:4]
     assert first.tolist() == [-0.09716796875, 0.2001953125, 0.111328125, 0.13671875]
 
@@ -158,6 +159,6 @@ def test_loading_takes_a_fraction_of_a_second():
     seconds = []
     for _ in range(3):
         start = time.process_time()
-        load_model("builtin:tiny", dtype=torch.float32, deterministic=True)
+        load_model("builtin:random", dtype=torch.float32, deterministic=True)
         seconds.append(time.process_time() - start)
     assert min(seconds) < 0.25  # 0.05 on an idle core

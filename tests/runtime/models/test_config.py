@@ -7,7 +7,7 @@ from model_harness import ORACLE
 
 from moeinspect.errors import InputError
 from moeinspect.runtime.models.config import parse_config
-from moeinspect.runtime.models.loader import read_folder_config
+from moeinspect.runtime.models.folder import read_folder_config
 
 NEW = json.loads((ORACLE / "checkpoints" / "qwen3_moe" / "config.json").read_text())
 OLD = json.loads((ORACLE / "checkpoints" / "qwen3_moe-hubstyle" / "config.json").read_text())

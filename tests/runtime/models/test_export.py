@@ -9,7 +9,7 @@ from moeinspect.runtime.models.export import export_checkpoint
 from moeinspect.runtime.models.tokenizer import load_tokenizer
 
 
-@pytest.mark.parametrize("name", ["builtin:tiny", "builtin:tiny-draft"])
+@pytest.mark.parametrize("name", ["builtin:random", "builtin:random-draft"])
 def test_the_folder_loads_as_the_same_model(tmp_path, name):
     export_checkpoint(name, tmp_path / "new" / "folder")
     exported, builtin = load(tmp_path / "new" / "folder"), load(name)
@@ -25,7 +25,7 @@ def test_the_folder_loads_as_the_same_model(tmp_path, name):
 def test_nothing_is_overwritten(tmp_path):
     (tmp_path / "config.json").write_text("mine")
     with pytest.raises(OutputError, match=r"config\.json"):
-        export_checkpoint("builtin:tiny", tmp_path)
+        export_checkpoint("builtin:random", tmp_path)
     assert (tmp_path / "config.json").read_text() == "mine"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json"]
 
@@ -39,4 +39,4 @@ def test_an_unknown_name_writes_nothing(tmp_path):
 def test_a_file_in_the_way_is_named(tmp_path):
     (tmp_path / "folder").write_text("")
     with pytest.raises(OutputError, match="folder"):
-        export_checkpoint("builtin:tiny", tmp_path / "folder")
+        export_checkpoint("builtin:random", tmp_path / "folder")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from moeinspect.runtime.models import fingerprint as module
-from moeinspect.runtime.models.builtin import builtin_model
+from moeinspect.runtime.models.builtin import open_builtin
 from moeinspect.runtime.models.fingerprint import fingerprint
 from moeinspect.runtime.models.weights import MemoryWeights
 
@@ -19,7 +19,7 @@ def of(config, tensors):
 
 @pytest.fixture
 def model():
-    config, weights = builtin_model("builtin:tiny")
+    config, weights = open_builtin("builtin:random")
     return config, {name: weights.tensor(name).clone() for name in NAMES}
 
 

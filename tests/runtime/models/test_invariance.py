@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from model_harness import ORACLE, RoutingProbe, bits, load, make_batch, make_kv, run_alone
 
 MODELS = {
-    "tiny": "builtin:tiny",
-    "draft": "builtin:tiny-draft",
+    "tiny": "builtin:random",
+    "draft": "builtin:random-draft",
     "variants": ORACLE / "checkpoints" / "qwen3_moe-variants",
 }
 NUM_SLOTS = 1024

@@ -6,9 +6,10 @@ import pytest
 from model_harness import ORACLE
 
 from moeinspect.errors import InputError
-from moeinspect.runtime.models.builtin import EOS_ID, builtin_model
+from moeinspect.runtime.models.builtin import open_builtin
 from moeinspect.runtime.models.default_prompts import default_prompts
-from moeinspect.runtime.models.loader import read_folder_config
+from moeinspect.runtime.models.folder import read_folder_config
+from moeinspect.runtime.models.random_pair import EOS_ID
 from moeinspect.runtime.models.tokenizer import byte_tokenizer, load_tokenizer
 
 
@@ -43,7 +44,7 @@ def test_a_broken_tokenizer_is_named(tmp_path, content):
 
 
 def prompt_sets():
-    builtin, _ = builtin_model("builtin:tiny")
+    builtin, _ = open_builtin("builtin:random")
     folder = read_folder_config(ORACLE / "checkpoints" / "qwen3_moe")
     return [(builtin, byte_tokenizer()), (folder, None)]
 

@@ -1,0 +1,8 @@
+"""How embedded models are named; known without torch."""
+
+BUILTIN_PREFIX = "builtin:"
+
+
+def builtin_draft_of(model: str) -> str | None:
+    """The embedded draft that was made for an embedded target; None for any other model."""
+    return f"{model}-draft" if model in ("builtin:tiny", "builtin:random") else None
