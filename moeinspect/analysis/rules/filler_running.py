@@ -72,4 +72,4 @@ def _returns_log10(view: TraceView, model: RepeatModel, first: int, last: int) -
     content = view.content[first:last]
     both = np.stack([content, view.places.token[first:last].astype(np.uint64)], axis=1)
     returns = len(np.unique(both, axis=0)) - len(np.unique(content))
-    return returns * log10(model.coincidences.any_rate)
+    return returns * log10(model.return_chance(first, last))

@@ -102,6 +102,28 @@ class RepeatModel:
         counts = np.bincount(self.num_tokens, minlength=4)
         return int(counts[1]), int(counts[2]), int(counts[3])
 
+    def return_chance(self, first: int, last: int) -> float:
+        """Chance that a row comes back under another token within a request, rows [first, last) left out.
+
+        Where rows are too short to be nearly equal, the request whose rows are most alike decides.
+        """
+        rate = self.coincidences.any_rate
+        if self.num_entries >= MIN_ENTRIES:
+            return rate
+        others = self.rows.copy()
+        others[first:last] = False
+        request, content = self.view.places.request[others], self.view.content[others]
+        order = np.lexsort((content, request))
+        request, content = request[order], content[order]
+        new = np.ones(len(order), dtype=bool)
+        new[1:] = (request[1:] != request[:-1]) | (content[1:] != content[:-1])
+        alike = np.diff(np.append(np.flatnonzero(new), len(order))).astype(np.float64)
+        equal = np.bincount(request[new], weights=alike * (alike - 1))
+        total = np.bincount(request).astype(np.float64)
+        enough = total >= MIN_STEPS
+        rates = equal[enough] / (total * (total - 1))[enough]
+        return max(rate, float(rates.max())) if enough.any() else 1.0
+
     def _plain_rate(self, run: int) -> float:
         """How often a row of another token continues a run, in the request where it is most frequent.
 
