@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from moeinspect.analysis.findings import Finding
 from moeinspect.analysis.rules.chance import LOG10_LIMIT, log10
 from moeinspect.analysis.rules.filler_nan import nan_runs
-from moeinspect.analysis.rules.filler_run import FillerRun, cell_log10
+from moeinspect.analysis.rules.filler_run import FillerRun
 from moeinspect.analysis.rules.filler_running import running_runs
 from moeinspect.analysis.rules.grouping import CellRun, findings_of
+from moeinspect.analysis.rules.numbering import cell_log10
 from moeinspect.analysis.rules.repeats import RepeatModel
 from moeinspect.analysis.rules.view import TraceView
 

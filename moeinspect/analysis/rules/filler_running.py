@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moeinspect.analysis.rules.chance import log10
-from moeinspect.analysis.rules.filler_run import FillerRun, numbers_log10
+from moeinspect.analysis.rules.filler_run import FillerRun
+from moeinspect.analysis.rules.numbering import numbers_log10
 from moeinspect.analysis.rules.repeats import MIN_ROWS, RepeatModel
 from moeinspect.analysis.rules.runs import true_runs
 from moeinspect.analysis.rules.view import TraceView

@@ -9,12 +9,15 @@ from numpy.typing import NDArray
 
 from moeinspect.analysis.rules.chance import log10
 from moeinspect.analysis.rules.coincidence import Coincidences
+from moeinspect.analysis.rules.numbering import cell_log10
 from moeinspect.analysis.rules.runs import count_distinct, run_bounds, spread
 from moeinspect.analysis.rules.view import TraceView
 
 MIN_ROWS = 4
 MIN_ENTRIES = 8
 """Rows with fewer (layer, slot) entries are too short to be nearly equal."""
+MIN_POSSIBLE_LOG10 = 2.0
+"""Where a row is one of less than a hundred, a request may well keep to one for as long as it lasts."""
 MIN_STEPS = 8
 """A request with fewer pairs of neighbours tells no rate."""
 
@@ -81,6 +84,8 @@ class RepeatModel:
 
     def _step_chance(self, run: int) -> float:
         """Chance that the row of another token continues the run: the largest of what the trace suggests."""
+        if self._possible_rows_log10 < MIN_POSSIBLE_LOG10:
+            return 1.0
         own = max(self._short_run_rate(run), self._return_rate(run))
         if self.num_entries < MIN_ENTRIES:
             own = max(own, self._plain_rate(run))
@@ -138,6 +143,11 @@ class RepeatModel:
         all_steps = np.bincount(request) + equal
         enough = all_steps >= MIN_STEPS
         return float((equal / np.maximum(1, all_steps))[enough].max()) if enough.any() else 1.0
+
+    @property
+    def _possible_rows_log10(self) -> float:
+        """How many different rows there can be."""
+        return -len(self.view.checked_layers) * cell_log10(self.view)
 
     @property
     def num_entries(self) -> int:
