@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from moeinspect.errors import InputError
 from moeinspect.runtime.layers.attention_plan import HeadLayout
 from moeinspect.runtime.layers.experts import Experts
 from moeinspect.runtime.layers.linear import Linear
@@ -14,6 +15,7 @@ from moeinspect.runtime.layers.moe import MoELayer
 from moeinspect.runtime.layers.norm import RMSNorm
 from moeinspect.runtime.layers.tiles import tile_rows
 from moeinspect.runtime.models.config import ModelConfig
+from moeinspect.runtime.models.expected import LM_HEAD
 from moeinspect.runtime.models.qwen3_moe import Attention, DecoderLayer, Qwen3MoeForCausalLM
 from moeinspect.runtime.models.weights import WeightSource
 from moeinspect.runtime.topk.config import TopKConfig
@@ -40,7 +42,9 @@ class _Assembler:
     def model(self) -> Qwen3MoeForCausalLM:
         config = self._config
         embedding = self._read("model.embed_tokens.weight")
-        head = embedding if config.tie_word_embeddings else self._read("lm_head.weight")
+        head = embedding if config.tie_word_embeddings else self._read(LM_HEAD)
+        if config.tie_word_embeddings and LM_HEAD in self._source.infos:
+            self._check_tied_head(embedding)
         return Qwen3MoeForCausalLM(
             config,
             embedding=embedding,
@@ -50,6 +54,16 @@ class _Assembler:
             tile=self._tile,
             head_tile=self._head_tile,
         )
+
+    def _check_tied_head(self, embedding: torch.Tensor) -> None:
+        """A tied head may stand in the file as well, but only as the same values (transformers keeps it)."""
+        head = self._source.tensor(LM_HEAD)
+        if head.shape != embedding.shape or not torch.equal(head.to(embedding.dtype), embedding):
+            raise InputError(
+                f"{self._source.infos[LM_HEAD].file}: tensor {LM_HEAD} differs from "
+                "model.embed_tokens.weight, although tie_word_embeddings is true",
+                "set tie_word_embeddings to false or leave the tensor out",
+            )
 
     def _layer(self, layer: int) -> DecoderLayer:
         prefix = f"model.layers.{layer}"

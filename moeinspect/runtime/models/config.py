@@ -144,9 +144,9 @@ def _rope_theta(fields: Fields) -> float:
 def _refuse_other_models(fields: Fields) -> None:
     model_type = fields.get("model_type")
     architectures = fields.strings("architectures")
-    if model_type is None and not architectures:
+    if model_type is None:
         raise fields.error("model_type", "is missing")
-    if model_type not in (None, MODEL_TYPE):
+    if model_type != MODEL_TYPE:
         raise fields.error("model_type", f"{model_type!r} is not supported", "this runtime loads qwen3_moe")
     if architectures and ARCHITECTURE not in architectures:
         raise fields.error(

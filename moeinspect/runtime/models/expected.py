@@ -11,7 +11,8 @@ from moeinspect.runtime.models.weights import FLOAT_DTYPES, WeightSource
 
 # Buffers that older versions of transformers saved along; they follow from the configuration.
 _HARMLESS = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq|model\.rotary_emb\.inv_freq")
-_LM_HEAD = "lm_head.weight"
+LM_HEAD = "lm_head.weight"
+_FUSED_EXPERTS = re.compile(r"model\.layers\.\d+\.mlp\.experts\.(gate_up_proj|down_proj)")
 
 
 def expected_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -19,7 +20,7 @@ def expected_shapes(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]
     yield "model.embed_tokens.weight", (config.vocab_size, config.hidden_size)
     yield "model.norm.weight", (config.hidden_size,)
     if not config.tie_word_embeddings:
-        yield _LM_HEAD, (config.vocab_size, config.hidden_size)
+        yield LM_HEAD, (config.vocab_size, config.hidden_size)
     for layer in range(config.num_hidden_layers):
         yield from _layer_shapes(config, layer)
 
@@ -56,6 +57,13 @@ def check_tensors(config: ModelConfig, source: WeightSource) -> frozenset[str]:
     Raises:
         InputError: a tensor is missing, unexpected, of another shape, or not of a float dtype.
     """
+    fused = next((name for name in source.infos if _FUSED_EXPERTS.fullmatch(name)), None)
+    if fused is not None:
+        raise InputError(
+            f"{source.infos[fused].file}: tensor {fused} holds all experts of a layer at once, "
+            "a layout that is not supported yet",
+            "save the checkpoint with one tensor per expert, as save_pretrained does by default",
+        )
     names = set()
     for name, shape in expected_shapes(config):
         names.add(name)
@@ -69,7 +77,7 @@ def check_tensors(config: ModelConfig, source: WeightSource) -> frozenset[str]:
             )
         if info.dtype not in FLOAT_DTYPES:
             raise InputError(f"{info.file}: tensor {name} has dtype {info.dtype}, which is not supported")
-    tied = {_LM_HEAD} if config.tie_word_embeddings else set()
+    tied = {LM_HEAD} if config.tie_word_embeddings else set()
     for name, info in source.infos.items():
         if name not in names and name not in tied and not _HARMLESS.fullmatch(name):
             raise InputError(

@@ -168,3 +168,29 @@ def test_weights_are_own_aligned_copies_of_the_file(single):
     with path.open("r+b") as file:
         file.write(data)
     assert torch.equal(weight, before)
+
+
+def tie(folder):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"tie_word_embeddings": True}))
+
+
+def test_a_tied_head_in_the_file_has_to_be_the_embedding(single):
+    tie(single)
+    assert "lm_head.weight differs from model.embed_tokens.weight" in refusal(single)
+    rewrite(single, lambda t: t.update({"lm_head.weight": t["model.embed_tokens.weight"].clone()}))
+    load(single)
+
+
+def test_a_config_without_a_model_type_is_refused(single):
+    path = single / "config.json"
+    config = json.loads(path.read_text())
+    del config["model_type"]
+    path.write_text(json.dumps(config))
+    assert "model_type" in refusal(single)
+
+
+def test_fused_experts_are_refused_by_name(single):
+    rewrite(single, lambda t: t.update({"model.layers.0.mlp.experts.gate_up_proj": torch.zeros(32, 64, 64)}))
+    message = refusal(single)
+    assert "model.layers.0.mlp.experts.gate_up_proj" in message and "not supported" in message
