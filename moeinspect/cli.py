@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import traceback
@@ -58,7 +59,9 @@ def entry() -> NoReturn:
     status = main()
     if status == ExitStatus.INTERRUPTED:
         # Everything is closed by now. An interpreter that holds torch takes a second to take itself down,
-        # and somebody is waiting for the prompt.
+        # and somebody is waiting for the prompt. What libraries clean up at an exit is little and has to
+        # be: multiprocessing would leave a temporary folder behind.
+        atexit._run_exitfuncs()
         os._exit(status)
     sys.exit(status)
 

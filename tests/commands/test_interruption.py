@@ -5,7 +5,9 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -74,6 +76,18 @@ def test_ctrl_c_exits_130_in_two_seconds_and_leaves_no_process(
     assert (done.status, done.stdout, done.stderr) == (130, "", said)
     assert eventually(lambda: not command.alive(), timeout=10)
     assert_right(tmp_path / "t.h5", reference, at_least=len(FIRST))
+
+
+def test_ctrl_c_leaves_no_temporary_folder(spawn, prompts, eventually, tmp_path, monkeypatch):
+    # A short path: multiprocessing puts sockets there, whose names may not be long.
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        command = start(spawn, prompts, *DISAGG)
+        assert eventually(lambda: ended(tmp_path / "t.h5") >= 1)
+        assert list(Path(folder).iterdir())
+        command.signal_all(signal.SIGINT)
+        assert command.finish().status == 130
+        assert eventually(lambda: not list(Path(folder).iterdir()), timeout=10)
 
 
 def test_sigterm_ends_the_run_like_ctrl_c(spawn, prompts, eventually, reference, tmp_path):
