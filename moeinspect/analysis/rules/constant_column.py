@@ -19,7 +19,9 @@ from moeinspect.analysis.rules.view import TraceView
 MIN_ROWS = 32
 MAX_SHARE = 0.5
 MAX_SHARE_AT_TOP = 0.25
-"""Stricter where one expert that is always ranked best, or experts that always are, would explain it."""
+MIN_OTHERS_AT_TOP = 8
+"""Stricter where one expert that is always ranked best, or experts that always are, would explain it: a
+smaller share, and enough other slots to know it from."""
 BLOCK = 16
 """Every run of `MIN_ROWS` rows holds a whole aligned block of this many."""
 
@@ -97,7 +99,10 @@ def _tolerable_share(view: TraceView, run: ColumnRun, runs: list[ColumnRun]) -> 
     everywhere = len(same) > 1 and all(
         other is not None and view.ids[run.first, other.place, other.slot] == expert for other in same
     )
-    return MAX_SHARE if below_a_changing_one or everywhere else MAX_SHARE_AT_TOP
+    if below_a_changing_one or everywhere:
+        return MAX_SHARE
+    others = len(view.checked_layers) * view.top_k - len(spans)
+    return MAX_SHARE_AT_TOP if others >= MIN_OTHERS_AT_TOP else 0.0
 
 
 def _whole_trace_runs(view: TraceView, readable: NDArray[np.bool_]) -> list[ColumnRun]:
