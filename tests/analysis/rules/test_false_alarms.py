@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from analysis.rules.helpers import findings
+from analysis.rules.shorthand import findings
 from analysis.toymodel import ToyStyle, toy_trace
 from analysis.tracefactory import make_facts, make_records, make_trace
 

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from analysis.rules.helpers import findings, places, rules_of
+from analysis.rules.shorthand import findings, places, rules_of
 from analysis.tracefactory import make_facts, make_records, make_trace
 
 FACTS = make_facts(layers=4, experts=32, top_k=4)

@@ -1,5 +1,5 @@
 import numpy as np
-from analysis.rules.helpers import findings, rules_of
+from analysis.rules.shorthand import findings, rules_of
 from analysis.tracefactory import make_facts, make_records, make_trace
 
 FACTS = make_facts(layers=4, experts=512, top_k=8)

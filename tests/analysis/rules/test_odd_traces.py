@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
-from analysis.rules.helpers import findings, places
+from analysis.rules.shorthand import findings, places
 from analysis.tracefactory import make_facts, make_records, make_trace
 
 from moeinspect.analysis.rules import check_trace

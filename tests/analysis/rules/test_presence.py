@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from analysis.rules.helpers import findings, notes
+from analysis.rules.shorthand import findings, notes
 from analysis.tracefactory import make_facts, make_record, make_records, make_trace
 
 from moeinspect.trace.schema import FinishReason, RequestRecord, Validity

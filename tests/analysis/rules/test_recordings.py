@@ -2,7 +2,7 @@
 
 import pytest
 from analysis.realtraces import oracle_trace, recordings, sglang_trace, vllm_trace
-from analysis.rules.helpers import findings
+from analysis.rules.shorthand import findings
 
 
 @pytest.mark.parametrize("name", ["a_det", "b_det", "c_tree_det"])

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import numpy as np
-from analysis.rules.helpers import findings, places, rules_of
+from analysis.rules.shorthand import findings, places, rules_of
 from analysis.tracefactory import make_facts, make_record, make_records, make_trace, random_record
 
 from moeinspect.trace.schema import Origin

@@ -1,5 +1,5 @@
 import numpy as np
-from analysis.rules.helpers import findings, notes, places
+from analysis.rules.shorthand import findings, notes, places
 from analysis.tracefactory import make_facts, make_record, make_records, make_trace
 
 from moeinspect.trace.schema import Validity
