@@ -9,8 +9,10 @@ from dataclasses import dataclass
 class RunConfig:
     """Options of one run of the local runtime.
 
-    `model` and `draft` are a checkpoint folder or a `builtin:` name. `num_kv_slots` None lets the runtime
-    choose enough for `max_running_requests`. `faults` never enters the recorded `run_config`.
+    `model` and `draft` are a checkpoint folder or a `builtin:` name; `draft` may be `ngram` as well.
+    `num_kv_slots` None lets the runtime choose enough for `max_running_requests`. `weight_updates` are pairs
+    of a step and the checkpoint whose weights serve from that step on. `faults` never enters the recorded
+    `run_config`.
     """
 
     model: str = "builtin:tiny"
@@ -18,6 +20,16 @@ class RunConfig:
     overlap: bool = True
     disagg: bool = False
     num_draft_tokens: int = 4
+    draft_topk: int = 1
+    adaptive_draft: bool = False
+    prefix_cache: bool = False
+    host_kv_slots: int = 0
+    graph: bool = False
+    prefill_workers: int = 1
+    decode_workers: int = 1
+    transfer: str = "shm"
+    stream: bool = False
+    weight_updates: tuple[tuple[int, str], ...] = ()
     chunked_prefill_size: int = 64
     max_running_requests: int = 16
     num_kv_slots: int | None = None
@@ -26,6 +38,7 @@ class RunConfig:
     top_p: float = 1.0
     top_k: int = 0
     ignore_eos: bool = False
+    stop: tuple[str, ...] = ()
     seed: int = 0
     target_only: bool = False
     deterministic: bool = True

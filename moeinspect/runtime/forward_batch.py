@@ -38,3 +38,15 @@ class ForwardBatch:
     def num_rows(self) -> int:
         """N, the number of real rows; padding never shows outside a layer."""
         return self.input_ids.shape[0]
+
+
+@dataclass(slots=True)
+class ForwardOutput:
+    """What one forward hands back.
+
+    `logits` [len(logit_rows), V] float32. `hidden` [N, width * H] are the hidden states of all rows that a
+    draft head reads, None if no head asked for them.
+    """
+
+    logits: torch.Tensor
+    hidden: torch.Tensor | None = None

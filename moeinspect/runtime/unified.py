@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from moeinspect.runtime.capture.collector import CollectedRows
 from moeinspect.runtime.config import RunConfig
 from moeinspect.runtime.device.stream import Jitter
 from moeinspect.runtime.plan import Plan
 from moeinspect.runtime.records import Event, FinishedRequest
 from moeinspect.runtime.results import finished_request
+from moeinspect.runtime.scheduler.outputs import StepOutputs
 from moeinspect.runtime.scheduler.policy import SchedulePolicy
 from moeinspect.runtime.scheduler.request import Request
 from moeinspect.runtime.scheduler.scheduler import Scheduler
@@ -40,7 +40,7 @@ class UnifiedServer:
             self._worker.collector,
             self._worker.device,
             policy or SchedulePolicy(config.chunked_prefill_size),
-            self._on_finished,
+            self._on_outputs,
         )
 
     def run(self, requests: Sequence[Request]) -> Iterator[FinishedRequest]:
@@ -66,14 +66,16 @@ class UnifiedServer:
         """Ends the device's threads."""
         self._worker.close()
 
-    def _on_finished(self, request: Request, rows: CollectedRows) -> None:
-        self._ended.append(
-            finished_request(
-                request.prompt,
-                np.asarray(request.output_ids, dtype=np.int32),
-                request.finish_reason or "",
-                rows,
-                num_drafted=request.num_drafted,
-                num_accepted=request.num_accepted,
-            )
-        )
+    def _on_outputs(self, outputs: StepOutputs) -> None:
+        for request, rows in zip(outputs.requests, outputs.routed_experts, strict=True):
+            if request.is_finished and rows is not None:
+                self._ended.append(
+                    finished_request(
+                        request.prompt,
+                        np.asarray(request.output_ids, dtype=np.int32),
+                        request.finish_reason or "",
+                        rows,
+                        num_drafted=request.num_drafted,
+                        num_accepted=request.num_accepted,
+                    )
+                )

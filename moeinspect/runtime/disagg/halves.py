@@ -23,6 +23,7 @@ from moeinspect.runtime.disagg.worker_args import WorkerArgs
 from moeinspect.runtime.faults import NO_MERGE
 from moeinspect.runtime.memory.kv_cache import KVCache
 from moeinspect.runtime.scheduler.disagg import DecodeScheduler, PrefillScheduler
+from moeinspect.runtime.scheduler.outputs import StepOutputs
 from moeinspect.runtime.scheduler.policy import SchedulePolicy
 from moeinspect.runtime.scheduler.request import Request
 from moeinspect.runtime.scheduler.scheduler import Scheduler
@@ -100,9 +101,11 @@ class PrefillHalf(WorkerHalf):
     def _destination(self, message: KVDestination) -> None:
         self.sender.destination_known(message.request_id, message.slots)
 
-    def _answer(self, request: Request, rows: CollectedRows) -> None:
-        answer = PrefillAnswer(request.prompt.id, rows, self.worker.log.drain())
-        self.args.channels.balancer.send(answer)
+    def _answer(self, outputs: StepOutputs) -> None:
+        for request, rows in zip(outputs.requests, outputs.routed_experts, strict=True):
+            if rows is not None:
+                answer = PrefillAnswer(request.prompt.id, rows, self.worker.log.drain())
+                self.args.channels.balancer.send(answer)
 
 
 class DecodeHalf(WorkerHalf):
@@ -134,7 +137,12 @@ class DecodeHalf(WorkerHalf):
     def _kv_ready(self, message: KVReady) -> None:
         self.scheduler.kv_arrived(message.request_id, message.first_token)
 
-    def _answer(self, request: Request, rows: CollectedRows) -> None:
+    def _answer(self, outputs: StepOutputs) -> None:
+        for request, rows in zip(outputs.requests, outputs.routed_experts, strict=True):
+            if rows is not None:
+                self._answer_one(request, rows)
+
+    def _answer_one(self, request: Request, rows: CollectedRows) -> None:
         answer = DecodeAnswer(
             request_id=request.prompt.id,
             output_ids=np.asarray(request.output_ids, dtype=np.int32),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from moeinspect.runtime.forward_batch import ForwardBatch
+from moeinspect.runtime.forward_batch import ForwardBatch, ForwardOutput
 from moeinspect.runtime.layers.attention import plain_attention, tiled_attention
 from moeinspect.runtime.layers.attention_plan import AttentionPlan, HeadLayout, plan_attention
 from moeinspect.runtime.layers.linear import Linear
@@ -121,19 +121,26 @@ class Qwen3MoeForCausalLM:
         for layer in self.layers_with_topk():
             layer.init_topk_backend(name)
 
-    @torch.no_grad()
     def forward(self, batch: ForwardBatch, kv: KVCache) -> torch.Tensor:
-        """Logits [len(batch.logit_rows), V] float32; stores keys and values under `batch.out_slots`."""
+        """Logits [len(batch.logit_rows), V] float32; see `run`."""
+        return self.run(batch, kv).logits
+
+    @torch.no_grad()
+    def run(self, batch: ForwardBatch, kv: KVCache) -> ForwardOutput:
+        """Computes the rows of `batch`; stores their keys and values under `batch.out_slots`."""
         if batch.num_rows == 0:
-            return torch.zeros(0, self.config.vocab_size)
+            return ForwardOutput(torch.zeros(0, self.config.vocab_size))
         context = self._context(batch, kv)
         x = _pad(self._embedding[batch.input_ids], self._tile)
         for layer in self._layers:
             x = layer(x, context)
-        if batch.logit_rows.shape[0] == 0:
+        return ForwardOutput(self._logits(x, batch.logit_rows))
+
+    def _logits(self, x: torch.Tensor, logit_rows: torch.Tensor) -> torch.Tensor:
+        if logit_rows.shape[0] == 0:
             return torch.zeros(0, self.config.vocab_size)
-        wanted = self._norm(_pad(x[batch.logit_rows], self._head_tile))
-        return self._lm_head(wanted)[: batch.logit_rows.shape[0]].float()
+        wanted = self._norm(_pad(x[logit_rows], self._head_tile))
+        return self._lm_head(wanted)[: logit_rows.shape[0]].float()
 
     def _context(self, batch: ForwardBatch, kv: KVCache) -> ForwardContext:
         limit = int(batch.positions.max()) + 1

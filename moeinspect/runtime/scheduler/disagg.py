@@ -30,7 +30,8 @@ class PrefillScheduler(Scheduler):
 
     def kv_sent(self, request: Request) -> None:
         """The request's KV has arrived at the decode worker: its rows are collected and its slots freed."""
-        self._finish_if_ended(request)
+        self._settle(request, [])
+        self._send_outputs()
 
 
 class DecodeScheduler(Scheduler):
@@ -68,7 +69,8 @@ class DecodeScheduler(Scheduler):
         )
         self.active.append(request)
         request.append_outputs([first_token])
-        self._finish_if_ended(request)
+        self._settle(request, [first_token])
+        self._send_outputs()
 
     def _first_collected_position(self, request: Request) -> int:
         return 0 if self.collects_prompt_rows else request.prompt_len

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from moeinspect.runtime.capture.collector import CollectedRows, RowCollector
+from moeinspect.runtime.capture.collector import RowCollector
 from moeinspect.runtime.device.stream import Device
 from moeinspect.runtime.forward_batch import ForwardMode
 from moeinspect.runtime.memory.request_pool import RequestPool
 from moeinspect.runtime.scheduler.batch import Chunk, ScheduledBatch, StepResult
+from moeinspect.runtime.scheduler.outputs import OnOutputs, StepOutputs
 from moeinspect.runtime.scheduler.policy import SchedulePolicy
 from moeinspect.runtime.scheduler.request import Request
 from moeinspect.runtime.worker.model_runner import ModelRunner
@@ -19,9 +20,6 @@ Receive = Callable[[bool], bool]
 
 False: there is no work left and none will come.
 """
-
-OnFinished = Callable[[Request, CollectedRows], None]
-"""Told of each ended request and its rows, before its slots are freed."""
 
 
 class Scheduler:
@@ -38,7 +36,7 @@ class Scheduler:
         collector: RowCollector,
         device: Device,
         policy: SchedulePolicy,
-        on_finished: OnFinished,
+        on_outputs: OnOutputs,
     ) -> None:
         self.pool = pool
         self.runner = runner
@@ -47,7 +45,8 @@ class Scheduler:
         self.active: list[Request] = []
         self._device = device
         self._policy = policy
-        self._on_finished = on_finished
+        self._on_outputs = on_outputs
+        self._outputs = StepOutputs()
         self._decode_mode = ForwardMode.DECODE if runner.draft is None else ForwardMode.VERIFY
         self._step = 0
 
@@ -153,18 +152,25 @@ class Scheduler:
                 self._process_prefill(result)
             else:
                 self._process_decode(result)
+            self._send_outputs()
+
+    def _send_outputs(self) -> None:
+        outputs, self._outputs = self._outputs, StepOutputs()
+        if outputs.requests:
+            self._on_outputs(outputs)
 
     def _process_prefill(self, result: StepResult) -> None:
         result.finalize()
         self._note_chunks(result.batch)
         for request, tokens in zip(result.batch.sampling_requests, result.outputs(), strict=True):
-            request.append_outputs(tokens)
-            self._finish_if_ended(request)
+            kept = request.append_outputs(tokens)
+            self._settle(request, tokens[:kept])
 
     def _process_decode(self, result: StepResult) -> None:
         result.finalize()
         batch = result.batch
         for request, tokens in zip(batch.requests, result.outputs(), strict=True):
+            kept = 0
             if not request.is_finished:
                 # One row for the last token and one for each accepted draft; rows of rejected drafts are
                 # under slots that a later step computes again.
@@ -174,7 +180,7 @@ class Scheduler:
                 if batch.mode is ForwardMode.VERIFY and self.runner.draft is not None:
                     request.num_drafted += self.runner.draft.num_draft_tokens
                     request.num_accepted += min(kept, len(tokens) - 1)
-            self._finish_if_ended(request)
+            self._settle(request, tokens[:kept])
 
     def _note_chunks(self, batch: ScheduledBatch) -> None:
         for chunk in batch.chunks:
@@ -182,16 +188,16 @@ class Scheduler:
                 chunk.request, chunk.start, chunk.extend_len, ForwardMode.PREFILL, batch.step
             )
 
-    def _finish_if_ended(self, request: Request) -> None:
-        """Reports an ended request once, and frees its slots when no step in flight writes them."""
-        if not request.is_finished:
-            return
-        if not request.is_collected:
+    def _settle(self, request: Request, new_tokens: list[int]) -> None:
+        """Reports new tokens, an ended request once; frees its slots once no step in flight writes them."""
+        if request.is_finished and not request.is_collected:
             request.is_collected = True
             start = self._first_collected_position(request)
             rows = self.collector.collect(request, start, request.prompt_len + len(request.output_ids) - 1)
-            self._on_finished(request, rows)
-        if request.inflight == 0:
+            self._outputs.add(request, new_tokens, rows)
+        elif new_tokens:
+            self._outputs.add(request, new_tokens)
+        if request.is_finished and request.inflight == 0:
             self._release(request)
 
     def _first_collected_position(self, request: Request) -> int:

@@ -8,11 +8,10 @@ from moeinspect.runtime.capture.capturer import TopkCaptureOutput, get_global_ex
 from moeinspect.runtime.capture.gate import disable_routed_experts_capture_for_draft
 from moeinspect.runtime.faults import DRAFT_CAPTURE, ActiveFaults
 from moeinspect.runtime.forward_batch import ForwardBatch, ForwardMode
-from moeinspect.runtime.memory.kv_cache import KVCache
-from moeinspect.runtime.models.qwen3_moe import Qwen3MoeForCausalLM
 from moeinspect.runtime.worker.batches import extend_inputs
 from moeinspect.runtime.worker.device_state import DeviceState
 from moeinspect.runtime.worker.forward_end import end_of_forward
+from moeinspect.runtime.worker.forward_runner import ForwardRunner
 
 
 class DraftRunner:
@@ -25,8 +24,7 @@ class DraftRunner:
 
     def __init__(
         self,
-        model: Qwen3MoeForCausalLM,
-        kv: KVCache,
+        forwards: ForwardRunner,
         state: DeviceState,
         *,
         backend: str,
@@ -34,15 +32,14 @@ class DraftRunner:
         delayed_copy: bool,
         faults: ActiveFaults,
     ) -> None:
-        self.kv = kv
         self.num_draft_tokens = num_draft_tokens
-        self._model = model
+        self._forwards = forwards
         self._state = state
         self._delayed_copy = delayed_copy
         self._captured = DRAFT_CAPTURE in faults
         if not self._captured:
-            disable_routed_experts_capture_for_draft(model)
-        model.init_topk_backend(backend)
+            disable_routed_experts_capture_for_draft(forwards.model)
+        forwards.model.init_topk_backend(backend)
 
     def propose(self, table_rows: torch.Tensor, captures: list[TopkCaptureOutput]) -> torch.Tensor:
         """A chain of `num_draft_tokens` tokens for each request [B, n], one forward a token."""
@@ -63,7 +60,7 @@ class DraftRunner:
         self._forward(inputs, captures)
 
     def _forward(self, inputs: ForwardBatch, captures: list[TopkCaptureOutput]) -> torch.Tensor:
-        logits = self._model.forward(inputs, self.kv)
+        logits = self._forwards.run(inputs).logits
         capturer = get_global_experts_capturer()
         if self._captured and capturer is not None:
             end_of_forward(capturer, inputs.out_slots, captures, delayed=self._delayed_copy)

@@ -11,14 +11,13 @@ from moeinspect.runtime.capture.capturer import RoutedExpertsCapturer
 from moeinspect.runtime.device.stream import Device, StreamEvent
 from moeinspect.runtime.faults import BUFFER_REUSE, ActiveFaults
 from moeinspect.runtime.forward_batch import ForwardBatch, ForwardMode
-from moeinspect.runtime.memory.kv_cache import KVCache
-from moeinspect.runtime.models.qwen3_moe import Qwen3MoeForCausalLM
 from moeinspect.runtime.scheduler.batch import ScheduledBatch, StepResult
 from moeinspect.runtime.spec.draft_runner import DraftRunner
 from moeinspect.runtime.spec.verify import accept_matching
 from moeinspect.runtime.worker.batches import extend_inputs, prefill_inputs
 from moeinspect.runtime.worker.device_state import DeviceState
 from moeinspect.runtime.worker.forward_end import end_of_forward
+from moeinspect.runtime.worker.forward_runner import ForwardRunner
 
 
 @dataclass(slots=True)
@@ -38,8 +37,7 @@ class ModelRunner:
 
     def __init__(
         self,
-        model: Qwen3MoeForCausalLM,
-        kv: KVCache,
+        forwards: ForwardRunner,
         state: DeviceState,
         device: Device,
         capturer: RoutedExpertsCapturer,
@@ -48,10 +46,9 @@ class ModelRunner:
         delayed_copy: bool,
         faults: ActiveFaults,
     ) -> None:
-        self.kv = kv
         self.state = state
         self.draft = draft
-        self._model = model
+        self._forwards = forwards
         self._device = device
         self._capturer = capturer
         self._delayed_copy = delayed_copy
@@ -157,7 +154,7 @@ class ModelRunner:
         self._device.compute.submit(extend, kind="draft-extend", step=result.batch.step)
 
     def _forward(self, inputs: ForwardBatch, result: StepResult) -> torch.Tensor:
-        logits = self._model.forward(inputs, self.kv)
+        output = self._forwards.run(inputs)
         end_of_forward(
             self._capturer,
             inputs.out_slots,
@@ -165,7 +162,7 @@ class ModelRunner:
             delayed=self._delayed_copy,
             clone=not self._reuse_buffer,
         )
-        return logits
+        return output.logits
 
     def _launch_copy(self, result: StepResult) -> None:
         computed = self._device.compute.record()

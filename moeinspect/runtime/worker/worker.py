@@ -23,6 +23,7 @@ from moeinspect.runtime.plan import Plan
 from moeinspect.runtime.sampling import SamplingParams
 from moeinspect.runtime.spec.draft_runner import DraftRunner
 from moeinspect.runtime.worker.device_state import DeviceState
+from moeinspect.runtime.worker.forward_runner import ForwardRunner
 from moeinspect.runtime.worker.model_runner import ModelRunner
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -62,8 +63,7 @@ class Worker:
         draft = None
         if len(models) == 2:
             draft = DraftRunner(
-                models[1],
-                self.kv_caches[1],
+                ForwardRunner(models[1], self.kv_caches[1]),
                 state,
                 backend=config.backend,
                 num_draft_tokens=config.num_draft_tokens,
@@ -72,8 +72,7 @@ class Worker:
             )
         target.init_topk_backend(config.backend)
         self.runner = ModelRunner(
-            target,
-            self.kv_caches[0],
+            ForwardRunner(target, self.kv_caches[0]),
             state,
             self.device,
             capturer,
