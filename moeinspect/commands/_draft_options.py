@@ -1,0 +1,33 @@
+"""Options of a run: the draft model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from moeinspect.commands._declare import DRAFT, option, within
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftOptions:
+    """The draft model."""
+
+    draft: Annotated[
+        str,
+        option(
+            "--draft",
+            panel=DRAFT,
+            metavar="MODEL",
+            help="Draft model: a checkpoint folder, builtin:tiny-draft, builtin:random-draft or none.",
+        ),
+    ] = "none"
+    num_draft_tokens: Annotated[
+        int,
+        option(
+            "--num-draft-tokens",
+            panel=DRAFT,
+            metavar="N",
+            callback=within(1),
+            help="Tokens proposed per step.",
+        ),
+    ] = 4

@@ -1,0 +1,78 @@
+"""Options of a run: how requests are batched, and what goes wrong on purpose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from moeinspect.commands._declare import SCHEDULING, option, within
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulingOptions:
+    """How requests are batched, and what goes wrong on purpose."""
+
+    overlap: Annotated[
+        bool,
+        option(
+            "--overlap/--no-overlap",
+            panel=SCHEDULING,
+            help="Schedule the next step while the device runs this one.",
+        ),
+    ] = True
+    disagg: Annotated[
+        bool,
+        option("--disagg/--no-disagg", panel=SCHEDULING, help="Prefill and decode in separate processes."),
+    ] = False
+    chunked_prefill_size: Annotated[
+        int,
+        option(
+            "--chunked-prefill-size",
+            panel=SCHEDULING,
+            metavar="N",
+            callback=within(1),
+            help="Most prompt tokens in one forward.",
+        ),
+    ] = 64
+    max_running_requests: Annotated[
+        int,
+        option(
+            "--max-running-requests",
+            panel=SCHEDULING,
+            metavar="N",
+            callback=within(1),
+            help="Most requests at a time.",
+        ),
+    ] = 16
+    num_kv_slots: Annotated[
+        int | None,
+        option(
+            "--num-kv-slots",
+            panel=SCHEDULING,
+            metavar="N",
+            callback=within(1),
+            help="Tokens that the KV cache holds. Without it: enough for the requests that run at a time.",
+        ),
+    ] = None
+    target_only: Annotated[
+        bool,
+        option(
+            "--target-only",
+            panel=SCHEDULING,
+            help="The reference run: one process, one request at a time, whole prompts, no draft.",
+            show_default=False,
+        ),
+    ] = False
+    fault: Annotated[
+        list[str],
+        option(
+            "--fault",
+            panel=SCHEDULING,
+            metavar="NAME",
+            help="Commit this known bug on purpose; may be repeated.",
+            show_default=False,
+        ),
+    ] = field(default_factory=list)
+    list_faults: Annotated[
+        bool, option("--list-faults", panel=SCHEDULING, help="List the faults and exit.", show_default=False)
+    ] = False
