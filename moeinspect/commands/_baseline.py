@@ -14,7 +14,7 @@ from moeinspect.commands._run import Run, record
 from moeinspect.console import Console
 from moeinspect.errors import InputError
 from moeinspect.runtime.config import RunConfig
-from moeinspect.runtime.records import PromptRequest
+from moeinspect.runtime.records import PromptRequest, RequestKey
 from moeinspect.runtime.resolve import resolve
 from moeinspect.trace.schema import Trace
 
@@ -48,7 +48,6 @@ def made_baseline(trace: Trace, keep: Path | None, force: bool, console: Console
                 make_requests=lambda _runtime: requests,
                 baseline_of=trace.path,
                 expected_fingerprint=trace.model.fingerprint,
-                request_seeds=_request_seeds(trace),
                 temporary=keep is None,
             ),
             console,
@@ -74,25 +73,35 @@ def baseline_config(trace: Trace) -> RunConfig:
 def baseline_requests(trace: Trace, console: Console) -> list[PromptRequest]:
     """Each request of the trace again: its own prompt ids, as many output tokens as it had, no stops.
 
+    What asked for no routed experts asks for none here. A request of which nothing was computed is left
+    out.
+
     Raises:
         InputError: there is none.
     """
-    seeds = _request_seeds(trace)
+    seeds, not_opted_in = _request_seeds(trace), _not_opted_in(trace)
     requests = []
     for position in range(len(trace.requests)):
-        request_id = str(trace.requests.id[position])
+        request_id, sample = str(trace.requests.id[position]), int(trace.requests.sample[position])
         prompt_len = int(trace.requests.prompt_len[position])
         output_len = int(trace.requests.output_len[position])
-        if output_len == 0:
-            console.note(f"request {request_id!r} has no output token and is left out of the baseline")
+        if not prompt_len or not (output_len or trace.requests.num_rows[position]):
+            console.note(f"nothing of request {request_id!r} was computed: it is left out of the baseline")
             continue
-        prompt_ids = tuple(int(token) for token in trace.tokens_of(position)[:prompt_len])
         requests.append(
-            PromptRequest(request_id, prompt_ids, output_len, seed=seeds.get(request_id), ignore_eos=True)
+            PromptRequest(
+                request_id,
+                tuple(int(token) for token in trace.tokens_of(position)[:prompt_len]),
+                output_len,
+                seed=seeds.get(request_id),
+                ignore_eos=True,
+                sample=sample,
+                return_routed_experts=(request_id, sample) not in not_opted_in,
+            )
         )
     if not requests:
         raise InputError(
-            f"{trace.path}: nothing to compare: no request had ended with an output", "record it again"
+            f"{trace.path}: nothing to compare: no request had ended with a token", "record it again"
         )
     return requests
 
@@ -118,3 +127,18 @@ def _request_seeds(trace: Trace) -> dict[str, int]:
     if not isinstance(seeds, dict) or not all(type(seed) is int for seed in seeds.values()):
         raise InputError(f"{trace.path}: request_seeds in its run_config are no seeds by id")
     return {str(key): seed for key, seed in seeds.items()}
+
+
+def _not_opted_in(trace: Trace) -> set[RequestKey]:
+    keys: Any = trace.run.run_config.get("not_opted_in", [])
+    match keys:
+        case [*keys] if all(_is_key(key) for key in keys):
+            return {(request_id, sample) for request_id, sample in keys}
+    raise InputError(f"{trace.path}: not_opted_in in its run_config is no list of ids and samples")
+
+
+def _is_key(value: object) -> bool:
+    match value:
+        case [str(), int(sample)]:
+            return not isinstance(sample, bool)
+    return False

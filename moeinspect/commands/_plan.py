@@ -59,7 +59,6 @@ def plan_run(
         output=_output(arguments, suffix),
         force=arguments.common.force,
         make_requests=_request_maker(prompts, options),
-        request_seeds={prompt.id: prompt.seed for prompt in prompts or () if prompt.seed is not None},
     )
 
 

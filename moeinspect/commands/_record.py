@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 
 from moeinspect import __version__
 from moeinspect.runtime.config import RunConfig
-from moeinspect.runtime.records import ROW_ORIGINS, Event, FinishedRequest, ModelSummary
+from moeinspect.runtime.records import ROW_ORIGINS, Event, FinishedRequest, ModelSummary, PromptRequest
 from moeinspect.trace.schema import (
     Events,
     FinishReason,
@@ -21,13 +21,14 @@ from moeinspect.trace.schema import (
     RequestRecord,
     RunInfo,
     Validity,
+    enum_names,
 )
 
-_ORIGINS = np.asarray([Origin[name.upper()] for name in ROW_ORIGINS], dtype=np.uint8)
+_ORIGINS = np.asarray([enum_names(Origin)[name] for name in ROW_ORIGINS], dtype=np.uint8)
 
 
 def run_info(
-    config: RunConfig, *, machine_key: str, request_seeds: Mapping[str, int], baseline_of: str
+    config: RunConfig, *, machine_key: str, requests: Iterable[PromptRequest], baseline_of: str
 ) -> RunInfo:
     """The attributes of the trace's root; `complete` is the writer's to set."""
     return RunInfo(
@@ -39,19 +40,33 @@ def run_info(
         engine_version=__version__,
         machine_key=machine_key,
         deterministic=config.deterministic,
-        run_config=recorded_config(config, request_seeds),
+        run_config=recorded_config(config, requests),
         injected_faults=config.faults,
         baseline_of=baseline_of,
     )
 
 
-def recorded_config(config: RunConfig, request_seeds: Mapping[str, int]) -> dict[str, Any]:
-    """Every resolved option and the seeds that requests brought along; never the faults."""
+def recorded_config(config: RunConfig, requests: Iterable[PromptRequest]) -> dict[str, Any]:
+    """Every resolved option, never the faults, and what the requests brought along.
+
+    `request_seeds` holds the seeds by id of requests that name one, `not_opted_in` id and sample of those
+    that do not ask for their routed experts; both are left out if there are none.
+    """
+    requests = list(requests)
     options = asdict(config)
     del options["faults"]
-    if request_seeds:
-        options["request_seeds"] = dict(request_seeds)
+    seeds = {request.id: request.seed for request in requests if request.seed is not None}
+    not_opted_in = [list(request.key) for request in requests if not request.return_routed_experts]
+    options |= {"request_seeds": seeds} if seeds else {}
+    options |= {"not_opted_in": not_opted_in} if not_opted_in else {}
     return options
+
+
+def weight_version_names(config: RunConfig) -> tuple[str, ...]:
+    """Names of the weights in the order in which they served; `default` where they never changed."""
+    if not config.weight_updates:
+        return ("default",)
+    return (config.model, *(model for _, model in config.weight_updates))
 
 
 def model_facts(summary: ModelSummary) -> ModelFacts:
@@ -69,24 +84,36 @@ def model_facts(summary: ModelSummary) -> ModelFacts:
 
 
 def request_record(finished: FinishedRequest) -> RequestRecord:
-    """One ended request as the trace writer takes it."""
+    """One ended request as the trace writer takes it.
+
+    Rows of a request without routed experts are declared missing.
+    """
     n = len(finished.expert_ids)
+    has_rows = finished.has_routed_experts
+    versions = finished.weight_version
+    if versions is None:
+        versions = np.zeros(n, dtype=np.uint16)
     return RequestRecord(
         id=finished.id,
         prompt_ids=finished.prompt_ids,
         output_ids=finished.output_ids,
         expert_ids=finished.expert_ids,
-        validity=np.full(n, Validity.REAL, dtype=np.uint8),
+        validity=np.full(n, Validity.REAL if has_rows else Validity.MISSING, dtype=np.uint8),
         origin=_ORIGINS[finished.origin],
         worker=finished.worker,
         step=finished.step,
         slot=finished.slot,
-        row_weight_version=np.zeros(n, dtype=np.uint16),
-        weights=finished.weights,
-        margin=finished.margin,
+        row_weight_version=versions,
+        weights=finished.weights if has_rows else None,
+        margin=finished.margin if has_rows else None,
+        sample=finished.sample,
         finish_reason=FinishReason[finished.finish_reason.upper()],
+        cached_tokens=finished.cached_tokens,
+        num_retractions=finished.num_retractions,
         num_drafted=finished.num_drafted,
         num_accepted=finished.num_accepted,
+        weight_version=int(versions[0]) if n else 0,
+        num_weight_versions=max(1, len(np.unique(versions))),
     )
 
 

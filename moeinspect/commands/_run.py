@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from moeinspect.commands._record import event_columns, model_facts, request_record, run_info
+from moeinspect.commands._record import (
+    event_columns,
+    model_facts,
+    request_record,
+    run_info,
+    weight_version_names,
+)
 from moeinspect.console import Console
 from moeinspect.errors import EngineError, InputError
 from moeinspect.interrupts import shielded
@@ -26,8 +32,7 @@ class Run:
     """What to run and where its trace goes.
 
     `make_requests` gets the loaded runtime, since text prompts and built-in prompts need the model.
-    `request_seeds` holds the seeds that requests bring along, by id. The trace of a `temporary` run is
-    gone when the command ends.
+    The trace of a `temporary` run is gone when the command ends.
     """
 
     label: str
@@ -37,7 +42,6 @@ class Run:
     make_requests: Callable[[LocalRuntime], Sequence[PromptRequest]]
     baseline_of: str = ""
     expected_fingerprint: str | None = None
-    request_seeds: Mapping[str, int] = field(default_factory=dict)
     temporary: bool = False
 
 
@@ -76,7 +80,7 @@ def record(run: Run, console: Console) -> RunSummary:
         info = run_info(
             runtime.config,
             machine_key=runtime.machine_key,
-            request_seeds=run.request_seeds,
+            requests=requests,
             baseline_of=run.baseline_of,
         )
         summary = RunSummary(run.output, model, runtime.config.faults)
@@ -90,6 +94,7 @@ def record(run: Run, console: Console) -> RunSummary:
                     info,
                     model,
                     worker_names=runtime.worker_names,
+                    weight_versions=weight_version_names(runtime.config),
                     with_weights=runtime.config.weights,
                     with_margins=runtime.config.margins,
                     with_events=True,

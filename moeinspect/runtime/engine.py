@@ -19,7 +19,7 @@ from moeinspect.runtime.models.default_prompts import default_prompts
 from moeinspect.runtime.models.tokenizer import load_tokenizer
 from moeinspect.runtime.plan import check_requests, make_plan
 from moeinspect.runtime.records import Event, FinishedRequest, ModelSummary, PromptRequest
-from moeinspect.runtime.sampling import derive_seed
+from moeinspect.runtime.sampling import derive_seed, sample_seed
 from moeinspect.runtime.scheduler.policy import SchedulePolicy
 from moeinspect.runtime.scheduler.request import Request
 from moeinspect.runtime.worker.worker import kv_shapes, load_models
@@ -138,7 +138,8 @@ class LocalRuntime:
             self._server.close()
 
     def _seed(self, prompt: PromptRequest) -> int:
-        return derive_seed(self.config.seed, prompt.id) if prompt.seed is None else prompt.seed
+        seed = derive_seed(self.config.seed, prompt.id) if prompt.seed is None else prompt.seed
+        return sample_seed(seed, prompt.sample)
 
     def _request(self, prompt: PromptRequest) -> Request:
         eos = frozenset[int]() if prompt.ignore_eos else frozenset(self.eos_token_ids)

@@ -34,6 +34,11 @@ def derive_seed(run_seed: int, request_id: str) -> int:
     return int.from_bytes(digest[:8], "little")
 
 
+def sample_seed(request_seed: int, sample: int) -> int:
+    """Seed of one of several samples of a request; the first one has the request's own."""
+    return derive_seed(request_seed, f"\0sample {sample}") if sample else request_seed
+
+
 def gumbel(seed: int, position: int, num_tokens: int) -> NDArray[np.float64]:
     """Standard Gumbel noise for each token id [num_tokens] at one output position of one request."""
     key = _mix(np.array([seed & _MASK], dtype=np.uint64))

@@ -71,15 +71,46 @@ def test_requests_run_again_as_long_as_they_were_with_their_own_seeds(trace):
         assert requests[name].max_new_tokens == trace.requests.output_len[position]
 
 
-def test_a_request_without_output_is_left_out_with_a_note(trace):
-    output_len = trace.requests.output_len.copy()
-    output_len[list(trace.requests.id).index("b")] = 0
+def with_requests(trace, name, **values):
+    """`trace` with other values in these columns of the request `name`."""
+    position = trace.requests.id.tolist().index(name)
+    columns = {column: getattr(trace.requests, column).copy() for column in values}
+    for column, value in values.items():
+        columns[column][position] = value
+    return replace(trace, requests=replace(trace.requests, **columns))
+
+
+def test_a_request_without_output_computes_its_prompt(trace):
     shown = console()
-    requests = baseline_requests(
-        replace(trace, requests=replace(trace.requests, output_len=output_len)), shown
-    )
+    requests = baseline_requests(with_requests(trace, "b", output_len=0, num_rows=3), shown)
+    assert {request.id: request.max_new_tokens for request in requests}["b"] == 0
+    assert shown.stderr.getvalue() == ""
+
+
+def test_a_request_of_which_nothing_was_computed_is_left_out_with_a_note(trace):
+    shown = console()
+    requests = baseline_requests(with_requests(trace, "b", output_len=0, num_rows=0), shown)
     assert [request.id for request in requests] == ["a"]
-    assert shown.stderr.getvalue() == "request 'b' has no output token and is left out of the baseline\n"
+    assert shown.stderr.getvalue() == (
+        "nothing of request 'b' was computed: it is left out of the baseline\n"
+    )
+
+
+def test_samples_run_again_under_their_numbers_with_the_seed_of_their_request(trace):
+    sampled = with_requests(trace, "b", sample=2)
+    second = {request.key: request for request in baseline_requests(sampled, console())}["b", 2]
+    assert (second.seed, second.prompt_ids) == (4, (5, 6, 7))
+
+
+def test_what_did_not_ask_for_its_routed_experts_does_not_ask_again(trace):
+    requests = baseline_requests(with_config(trace, not_opted_in=[["b", 0], ["a", 1]]), console())
+    assert {request.id: request.return_routed_experts for request in requests} == {"a": True, "b": False}
+
+
+@pytest.mark.parametrize("keys", [{"a": 0}, "a", ["a"], [["a"]], [["a", True]], [[1, 0]]])
+def test_not_opted_in_that_is_no_list_of_keys_is_refused(trace, keys):
+    with pytest.raises(InputError, match="not_opted_in"):
+        baseline_requests(with_config(trace, not_opted_in=keys), console())
 
 
 def test_the_baseline_has_the_bits_of_the_trace(trace):

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from moeinspect.runtime.sampling import SamplingParams, derive_seed, gumbel, sample
+from moeinspect.runtime.sampling import SamplingParams, derive_seed, gumbel, sample, sample_seed
 
 LOGITS = torch.tensor([0.3, 2.0, -1.0, 2.0, 0.9, -4.0])
 
@@ -82,3 +82,9 @@ def test_derived_seeds_differ_by_run_and_by_request():
     seeds = {derive_seed(run, request) for run in range(5) for request in ("a", "b", "1", "11")}
     assert len(seeds) == 20
     assert derive_seed(1, "a") == derive_seed(1, "a")
+
+
+def test_the_first_sample_has_the_seed_of_its_request_and_the_others_have_seeds_of_their_own():
+    assert sample_seed(7, 0) == 7
+    assert len({sample_seed(seed, i) for seed in range(4) for i in range(5)}) == 20
+    assert sample_seed(0, 1) != derive_seed(0, "sample 1")
