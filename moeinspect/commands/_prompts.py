@@ -8,18 +8,39 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeGuard
+from typing import Any, Protocol
 
+from moeinspect.commands._prompt_values import (
+    MAX_TOKEN_ID,
+    flag_of,
+    integer_of,
+    is_integer,
+    shown,
+    text_of,
+    texts_of,
+    token_ids_of,
+)
 from moeinspect.console import Console
 from moeinspect.errors import InputError
 from moeinspect.runtime.records import PromptRequest
 from moeinspect.trace.request_id import check_request_id
 
-KEYS = ("id", "prompt", "input_ids", "seed", "max_new_tokens", "stop", "return_routed_experts", "n")
-MAX_TOKEN_ID = 2**31 - 1
+KEYS = (
+    "id",
+    "prompt",
+    "input_ids",
+    "seed",
+    "max_new_tokens",
+    "stop",
+    "stop_token_ids",
+    "return_routed_experts",
+    "n",
+    "abort_after",
+)
 MAX_SEED = 2**63 - 1
+MAX_SAMPLES = 10_000
 
 
 class Tokenizer(Protocol):
@@ -35,14 +56,22 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PromptLine:
-    """One request as it stands in the file; `where` is file and line. Either `text` or `input_ids` is set."""
+    """One request as it stands in the file; `where` is file and line. Either `text` or `input_ids` is set.
+
+    None: the file does not say, and what the command line says counts.
+    """
 
     where: str
     id: str
     text: str | None
     input_ids: tuple[int, ...] | None
-    seed: int | None
-    max_new_tokens: int | None
+    seed: int | None = None
+    max_new_tokens: int | None = None
+    stop: tuple[str, ...] | None = None
+    stop_token_ids: tuple[int, ...] = ()
+    return_routed_experts: bool = True
+    n: int = 1
+    abort_after: int | None = None
 
 
 def read_prompts(source: str, console: Console) -> list[PromptLine]:
@@ -64,29 +93,46 @@ def read_prompts(source: str, console: Console) -> list[PromptLine]:
         raise InputError(
             f"{name}: no prompts in it", 'write one JSON object a line, such as {"prompt": "Hi"}'
         )
-    prompts = [_parse(where, line, str(position)) for position, (where, line) in enumerate(lines)]
+    prompts = [
+        _refuse_later(_parse(where, line, str(position))) for position, (where, line) in enumerate(lines)
+    ]
     _check_unique(prompts)
     return prompts
 
 
 def to_requests(
-    prompts: Iterable[PromptLine], tokenizer: Tokenizer, *, max_new_tokens: int, ignore_eos: bool
+    prompts: Iterable[PromptLine],
+    tokenizer: Tokenizer,
+    *,
+    max_new_tokens: int,
+    ignore_eos: bool,
+    stop: tuple[str, ...] = (),
 ) -> list[PromptRequest]:
-    """Requests for the runtime; `max_new_tokens` serves the lines that name none.
+    """Requests for the runtime, one for each sample; the options serve the lines that name none.
 
     Raises:
-        InputError: a text prompt without a tokenizer, or one that is no token long.
+        InputError: a text prompt or a stop string without a tokenizer, or a prompt that is no token long.
     """
-    return [
-        PromptRequest(
+    requests = []
+    for prompt in prompts:
+        stops = stop if prompt.stop is None else prompt.stop
+        if stops and not tokenizer.has_tokenizer:
+            raise InputError(
+                f"{prompt.where}: the model has no tokenizer for a stop string", "give stop_token_ids"
+            )
+        first = PromptRequest(
             id=prompt.id,
             prompt_ids=_encode(prompt, tokenizer) if prompt.input_ids is None else prompt.input_ids,
-            max_new_tokens=prompt.max_new_tokens or max_new_tokens,
+            max_new_tokens=max_new_tokens if prompt.max_new_tokens is None else prompt.max_new_tokens,
             seed=prompt.seed,
             ignore_eos=ignore_eos,
+            stop=stops,
+            stop_token_ids=prompt.stop_token_ids,
+            return_routed_experts=prompt.return_routed_experts,
+            abort_after=prompt.abort_after,
         )
-        for prompt in prompts
-    ]
+        requests += [replace(first, sample=sample) for sample in range(prompt.n)]
+    return requests
 
 
 def _encode(prompt: PromptLine, tokenizer: Tokenizer) -> tuple[int, ...]:
@@ -112,15 +158,19 @@ def _parse(where: str, line: str, default_id: str) -> PromptLine:
         if key not in KEYS:
             raise InputError(f"{where}: unknown key {key!r}", f"known keys: {', '.join(KEYS)}")
     given = {key: value for key, value in record.items() if value is not None}
-    _refuse_later(where, given)
     text, input_ids = _prompt_of(where, given)
     return PromptLine(
         where=where,
         id=_id_of(where, given.get("id", default_id)),
         text=text,
         input_ids=input_ids,
-        seed=_integer(where, given, "seed", 0, MAX_SEED),
-        max_new_tokens=_integer(where, given, "max_new_tokens", 1, MAX_TOKEN_ID),
+        seed=integer_of(where, given, "seed", 0, MAX_SEED),
+        max_new_tokens=integer_of(where, given, "max_new_tokens", 0, MAX_TOKEN_ID),
+        stop=texts_of(where, given, "stop"),
+        stop_token_ids=token_ids_of(where, "stop_token_ids", given.get("stop_token_ids", [])),
+        return_routed_experts=flag_of(where, given, "return_routed_experts", True),
+        n=integer_of(where, given, "n", 1, MAX_SAMPLES) or 1,
+        abort_after=integer_of(where, given, "abort_after", 0, MAX_TOKEN_ID),
     )
 
 
@@ -144,19 +194,23 @@ def _load(where: str, line: str) -> dict[str, Any]:
     return record
 
 
-def _refuse_later(where: str, given: dict[str, Any]) -> None:
-    later = "is not built yet in this version"
-    if "stop" in given:
-        raise InputError(f'{where}: "stop" {later}', "leave it out")
-    if (_integer(where, given, "n", 1, MAX_TOKEN_ID) or 1) > 1:
-        raise InputError(f'{where}: "n" above 1 {later}', "leave it out and repeat the line with other ids")
-    wanted = given.get("return_routed_experts", True)
-    if not isinstance(wanted, bool):
-        raise InputError(f'{where}: "return_routed_experts" is not true or false', "write true")
-    if not wanted:
-        raise InputError(f'{where}: "return_routed_experts": false {later}', "leave it out")
-    if given.get("max_new_tokens") == 0 and given["max_new_tokens"] is not False:
-        raise InputError(f'{where}: "max_new_tokens": 0 {later}', "give 1 or more")
+def _refuse_later(prompt: PromptLine) -> PromptLine:
+    """The line, unless it asks for what this version does not have."""
+    later = (
+        ("stop", bool(prompt.stop), "leave it out"),
+        ("stop_token_ids", bool(prompt.stop_token_ids), "leave it out"),
+        ("n", prompt.n > 1, "leave it out and repeat the line with other ids"),
+        ("return_routed_experts", not prompt.return_routed_experts, "leave it out"),
+        ("max_new_tokens", prompt.max_new_tokens == 0, "give 1 or more"),
+        ("abort_after", prompt.abort_after is not None, "leave it out"),
+    )
+    for key, asked, instead in later:
+        if asked:
+            raise InputError(
+                f'{prompt.where}: "{key}": {shown(getattr(prompt, key))} is not built yet in this version',
+                instead,
+            )
+    return prompt
 
 
 def _prompt_of(where: str, given: dict[str, Any]) -> tuple[str | None, tuple[int, ...] | None]:
@@ -165,62 +219,21 @@ def _prompt_of(where: str, given: dict[str, Any]) -> tuple[str | None, tuple[int
         state = "neither" if text is None else "both"
         raise InputError(f'{where}: {state} of "prompt" and "input_ids"', "give exactly one of them")
     if text is not None:
-        return _text_of(where, "prompt", text), None
-    if not isinstance(ids, list):
-        raise InputError(f'{where}: "input_ids" is not a list of integers', "write such as [1, 2, 3]")
-    if not ids:
+        return text_of(where, "prompt", text), None
+    token_ids = token_ids_of(where, "input_ids", ids)
+    if not token_ids:
         raise InputError(f'{where}: "input_ids" is empty', "give at least one token id")
-    for position, token in enumerate(ids):
-        if not _is_integer(token):
-            raise InputError(
-                f'{where}: "input_ids" has {_shown(token)} at position {position}', "token ids are integers"
-            )
-        if not 0 <= token <= MAX_TOKEN_ID:
-            raise InputError(
-                f'{where}: "input_ids" has {_shown(token)} at position {position}',
-                "token ids are from 0 to the size of the vocabulary",
-            )
-    return None, tuple(ids)
+    return None, token_ids
 
 
 def _id_of(where: str, value: object) -> str:
     """An id is text; a number is taken as it is written."""
-    text = str(value) if _is_integer(value) else _text_of(where, "id", value)
+    text = str(value) if is_integer(value) else text_of(where, "id", value)
     try:
         check_request_id(text)
     except InputError as error:
         raise InputError(f"{where}: {error.message}", error.hint) from error
     return text
-
-
-def _text_of(where: str, key: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise InputError(f'{where}: "{key}" is not text', "write it in double quotes")
-    if not value:
-        raise InputError(f'{where}: "{key}" is empty', "give at least one character")
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InputError(f'{where}: "{key}" holds half a surrogate pair', "write whole characters") from error
-    return value
-
-
-def _integer(where: str, given: dict[str, Any], key: str, low: int, high: int) -> int | None:
-    value = given.get(key)
-    if value is None:
-        return None
-    if not _is_integer(value) or not low <= value <= high:
-        raise InputError(f'{where}: "{key}" is {_shown(value)}', f"give an integer from {low} to {high}")
-    return int(value)
-
-
-def _is_integer(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _shown(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 40 else text[:37] + "..."
 
 
 def _check_unique(prompts: Iterable[PromptLine]) -> None:

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from moeinspect.commands._prompts import read_prompts, to_requests
+from moeinspect.commands._prompts import PromptLine, read_prompts, to_requests
 from moeinspect.console import Console
 from moeinspect.errors import InputError
 
@@ -110,18 +110,24 @@ GOOD = '{"id": "good", "prompt": "x"}\n'
         ('{"prompt": "x", "seed": -1}', '"seed" is -1; give an integer from 0'),
         ('{"prompt": "x", "seed": true}', '"seed" is true'),
         ('{"prompt": "x", "seed": 9223372036854775808}', '"seed" is 9223372036854775808'),
-        ('{"prompt": "x", "max_new_tokens": "3"}', '"max_new_tokens" is "3"; give an integer from 1'),
+        ('{"prompt": "x", "max_new_tokens": "3"}', '"max_new_tokens" is "3"; give an integer from 0'),
         ('{"prompt": "x", "max_new_tokens": -1}', '"max_new_tokens" is -1'),
         ('{"prompt": "x", "max_new_tokens": false}', '"max_new_tokens" is false'),
         ('{"prompt": "x", "max_new_tokens": 0}', '"max_new_tokens": 0 is not built yet in this version'),
-        ('{"prompt": "x", "stop": "."}', '"stop" is not built yet in this version'),
-        ('{"prompt": "x", "n": 2}', '"n" above 1 is not built yet in this version'),
+        ('{"prompt": "x", "stop": "."}', '"stop": ["."] is not built yet in this version'),
+        ('{"prompt": "x", "n": 2}', '"n": 2 is not built yet in this version'),
         ('{"prompt": "x", "n": 0}', '"n" is 0'),
         (
             '{"prompt": "x", "return_routed_experts": false}',
             '"return_routed_experts": false is not built yet in this version',
         ),
         ('{"prompt": "x", "return_routed_experts": 1}', '"return_routed_experts" is not true or false'),
+        ('{"prompt": "x", "stop": 3}', '"stop" is not text'),
+        ('{"prompt": "x", "stop": ["a", ""]}', '"stop" is empty'),
+        ('{"prompt": "x", "stop_token_ids": 3}', '"stop_token_ids" is not a list of integers'),
+        ('{"prompt": "x", "stop_token_ids": [1, -2]}', '"stop_token_ids" has -2 at position 1'),
+        ('{"prompt": "x", "n": 10001}', '"n" is 10001; give an integer from 1 to 10000'),
+        ('{"prompt": "x", "abort_after": -1}', '"abort_after" is -1; give an integer from 0'),
         ('{"prompt": "x", "temprature": 1}', "unknown key 'temprature'; known keys: id, prompt"),
         ('{"id": "good", "prompt": "y"}', "id 'good' stands at prompts.jsonl:1 already"),
     ],
@@ -171,3 +177,41 @@ def test_text_of_no_token_is_refused_with_its_line(tmp_path):
     lines = parse(tmp_path, '{"prompt": "..."}')
     with pytest.raises(InputError, match="jsonl:1: the prompt is no token long"):
         to_requests(lines, Letters(), max_new_tokens=8, ignore_eos=False)
+
+
+def test_a_request_with_several_samples_becomes_one_request_for_each(tmp_path):
+    line = PromptLine("f:1", "a", None, (1, 2), seed=5, n=3)
+    samples = to_requests([line], Letters(), max_new_tokens=8, ignore_eos=False)
+    assert [sample.key for sample in samples] == [("a", 0), ("a", 1), ("a", 2)]
+    assert {(sample.prompt_ids, sample.seed, sample.max_new_tokens) for sample in samples} == {((1, 2), 5, 8)}
+
+
+def test_requests_carry_what_their_line_asks_for():
+    line = PromptLine(
+        "f:1",
+        "a",
+        None,
+        (1,),
+        max_new_tokens=0,
+        stop=("x",),
+        stop_token_ids=(3, 4),
+        return_routed_experts=False,
+        abort_after=2,
+    )
+    (request,) = to_requests([line], Letters(), max_new_tokens=8, ignore_eos=False, stop=("y",))
+    assert (request.max_new_tokens, request.stop, request.stop_token_ids) == (0, ("x",), (3, 4))
+    assert (request.return_routed_experts, request.abort_after) == (False, 2)
+
+
+def test_stops_of_the_command_line_serve_lines_that_name_none():
+    lines = [PromptLine("f:1", "a", None, (1,)), PromptLine("f:2", "b", None, (1,), stop=())]
+    requests = to_requests(lines, Letters(), max_new_tokens=8, ignore_eos=False, stop=("y",))
+    assert [request.stop for request in requests] == [("y",), ()]
+
+
+def test_a_stop_string_without_a_tokenizer_is_refused_with_its_line():
+    lines = [PromptLine("f:1", "a", None, (1,), stop_token_ids=(3,)), PromptLine("f:2", "b", None, (1,))]
+    bare = Letters(has_tokenizer=False)
+    assert len(to_requests(lines, bare, max_new_tokens=8, ignore_eos=False)) == 2
+    with pytest.raises(InputError, match="f:2: the model has no tokenizer for a stop string"):
+        to_requests([lines[1]], bare, max_new_tokens=8, ignore_eos=False, stop=("y",))
