@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from moeinspect.analysis.align import NEVER, Alignment
 from moeinspect.analysis.compare.wording import region_of
 from moeinspect.analysis.findings import Finding
+from moeinspect.analysis.requests import is_imported, not_opted_in, sampled_nothing
 from moeinspect.analysis.rules.grouping import rows_text
-from moeinspect.trace.schema import FinishReason, Trace
+from moeinspect.trace.schema import FinishReason, Trace, Validity
 
 
 def one_sided_findings(alignment: Alignment) -> Iterator[Finding]:
@@ -94,12 +95,15 @@ def _row_runs(
 
 
 def _excuse(other: Trace, partner: int, positions: NDArray[np.int64]) -> str:
-    """Why the other trace may lack these rows: it aborted the request, or never sampled from it."""
+    """Why the other trace may lack these rows, or nothing: it never promised them."""
     requests = other.requests
     if requests.finish_reason[partner] == FinishReason.ABORT:
         return " (aborted)"
+    rows = other.row_range(partner)
+    if not_opted_in(other)[partner] and (other.rows.validity[rows] == Validity.MISSING).all():
+        return " (it did not ask for routed experts)"
     last_prompt = int(requests.prompt_len[partner]) - 1
-    if requests.output_len[partner] == 0 and positions.tolist() == [last_prompt]:
+    if sampled_nothing(requests)[partner] and is_imported(other) and positions.tolist() == [last_prompt]:
         return " (no token was sampled there)"
     return ""
 

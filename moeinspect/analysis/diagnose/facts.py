@@ -10,9 +10,8 @@ from typing import Any
 
 from moeinspect.analysis.diagnose.catalogue import CAUSES
 from moeinspect.analysis.findings import Diagnosis
+from moeinspect.analysis.requests import LOCAL
 from moeinspect.trace.schema import Origin, Trace
-
-_LOCAL = "local"
 
 _FLAGS: tuple[tuple[str, object, tuple[str, ...]], ...] = (
     ("disagg", True, ("--disagg",)),
@@ -92,7 +91,7 @@ def _next_step(names: list[str], trace: Trace) -> str:
     switches = dict.fromkeys(CAUSES[name].local for name in names if CAUSES[name].local)
     if names == ["unknown"]:
         switches = dict.fromkeys(_features_to_switch_off(trace)[:1])
-    if trace.run.engine != _LOCAL or not switches:
+    if trace.run.engine != LOCAL or not switches:
         return "; or ".join(dict.fromkeys(CAUSES[name].engine for name in names))
     return " ; ".join(_run_again(trace, switch) for switch in switches)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,26 +11,63 @@ from numpy.typing import NDArray
 from moeinspect.analysis.diagnose.facts import knows_workers
 from moeinspect.trace.schema import Trace, Validity
 
+_NEARLY_ALL = 0.9
+
 
 @dataclass(frozen=True, slots=True)
 class PromptShape:
-    """How marked rows sit between prompt and output, over the requests that have both kinds.
+    """How marked rows sit between prompt and output, in requests.
 
     `whole_prompt` counts requests whose prompt rows are all marked and whose output rows all are not,
     `whole_output` the mirror image, `everything` requests marked from end to end, `other` the rest of
-    those with a marked row, `clean` those without.
+    those with a marked row, `clean` those without. A request that is marked from end to end but has rows of
+    one kind only, because nothing was fed back or the prompt was left out, is `only_prompt` or
+    `only_output`: it may be either shape.
     """
 
     whole_prompt: int = 0
     whole_output: int = 0
     everything: int = 0
+    only_prompt: int = 0
+    only_output: int = 0
     other: int = 0
     clean: int = 0
 
     @property
     def touched(self) -> int:
         """Requests with a marked row."""
-        return self.whole_prompt + self.whole_output + self.everything + self.other
+        return self.all_marked + self.whole_prompt + self.whole_output + self.other
+
+    @property
+    def all_marked(self) -> int:
+        """Requests all of whose rows are marked."""
+        return self.everything + self.only_prompt + self.only_output
+
+    @property
+    def prompts(self) -> int:
+        """Requests whose prompt rows, and no others, are marked."""
+        return self.whole_prompt + self.only_prompt
+
+    @property
+    def outputs(self) -> int:
+        """Requests whose output rows, and no others, are marked."""
+        return self.whole_output + self.only_output
+
+    @property
+    def is_everything(self) -> bool:
+        """Nearly all requests are marked from end to end, prompts and outputs."""
+        both = self.everything > 0 or (self.only_prompt > 0 and self.only_output > 0)
+        return both and self.all_marked >= _NEARLY_ALL * (self.touched + self.clean)
+
+    @property
+    def is_prompt(self) -> bool:
+        """Exactly the prompts are marked, in nearly all requests that are touched."""
+        return self.prompts > 0 and self.prompts >= _NEARLY_ALL * self.touched
+
+    @property
+    def is_output(self) -> bool:
+        """Exactly the outputs are marked, in nearly all requests that are touched."""
+        return self.outputs > 0 and self.outputs >= _NEARLY_ALL * self.touched
 
 
 def row_requests(trace: Trace) -> NDArray[np.int64]:
@@ -67,7 +104,7 @@ def zero_rows(trace: Trace) -> NDArray[np.bool_]:
 def prompt_shape(trace: Trace, marked: NDArray[np.bool_]) -> PromptShape:
     """How the marked rows [R] sit between prompt and output."""
     prompt = prompt_rows(trace)
-    counts = dict.fromkeys(("whole_prompt", "whole_output", "everything", "other", "clean"), 0)
+    counts = dict.fromkeys((field.name for field in fields(PromptShape)), 0)
     for _, rows in _requests(trace):
         in_prompt, in_output = marked[rows][prompt[rows]], marked[rows][~prompt[rows]]
         counts[_shape_of(in_prompt, in_output)] += 1
@@ -78,8 +115,9 @@ def _shape_of(in_prompt: NDArray[np.bool_], in_output: NDArray[np.bool_]) -> str
     if not in_prompt.any() and not in_output.any():
         return "clean"
     if in_prompt.all() and in_output.all():
-        # With a single output token no output row exists: the prompt is all there is to see.
-        return "everything" if len(in_output) and len(in_prompt) else "whole_prompt"
+        if len(in_prompt) and len(in_output):
+            return "everything"
+        return "only_prompt" if len(in_prompt) else "only_output"
     if in_prompt.all() and not in_output.any():
         return "whole_prompt"
     if in_output.all() and not in_prompt.any():

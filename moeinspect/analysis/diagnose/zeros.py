@@ -24,11 +24,11 @@ def diagnose_zeros(trace: Trace, findings: tuple[Finding, ...]) -> list[Diagnosi
     if not zero.any():
         return _zero_layers(trace, findings)
     facts, shape = run_facts(trace), prompt_shape(trace, zero)
-    if shape.everything and shape.everything >= 0.9 * (shape.touched + shape.clean):
+    if shape.is_everything:
         return [_everything(trace, facts, shape)]
-    if shape.whole_prompt and shape.whole_prompt >= 0.9 * shape.touched:
+    if shape.is_prompt:
         return [_whole_prompt(trace, facts, shape)]
-    if shape.whole_output and shape.whole_output >= 0.9 * shape.touched:
+    if shape.is_output:
         return [_whole_output(trace, facts, shape)]
     return _scattered(trace, facts, shape)
 
@@ -36,7 +36,7 @@ def diagnose_zeros(trace: Trace, findings: tuple[Finding, ...]) -> list[Diagnosi
 def _whole_prompt(trace: Trace, facts: RunFacts, shape: PromptShape) -> Diagnosis:
     because = [
         f"the zero rows are exactly the prompt, rows [0, prompt_len), in "
-        f"{of_all(shape.whole_prompt, shape.touched, 'affected request')}; the output rows are not zero",
+        f"{of_all(shape.prompts, shape.touched, 'affected request')}; the output rows are not zero",
     ]
     prompt = prompt_rows(trace) & zero_rows(trace)
     nowhere = computed_nowhere(trace) & prompt
@@ -68,7 +68,7 @@ def _whole_prompt(trace: Trace, facts: RunFacts, shape: PromptShape) -> Diagnosi
 def _whole_output(trace: Trace, facts: RunFacts, shape: PromptShape) -> Diagnosis:
     because = [
         f"the zero rows are exactly the output, from prompt_len on, in "
-        f"{of_all(shape.whole_output, shape.touched, 'affected request')}; the prompt rows are not zero",
+        f"{of_all(shape.outputs, shape.touched, 'affected request')}; the prompt rows are not zero",
     ]
     if facts.draft is False:
         because.append("no draft was configured, so no verify result can have been dropped")
@@ -80,7 +80,7 @@ def _whole_output(trace: Trace, facts: RunFacts, shape: PromptShape) -> Diagnosi
 
 def _everything(trace: Trace, facts: RunFacts, shape: PromptShape) -> Diagnosis:
     total = shape.touched + shape.clean
-    because = [f"every row is zero in {of_all(shape.everything, total, 'request')}: nothing was ever stored"]
+    because = [f"every row is zero in {of_all(shape.all_marked, total, 'request')}: nothing was ever stored"]
     if facts.draft is False:
         return diagnosis("init-order|kernel-uncaptured", 0.7, because, trace)
     if facts.draft:

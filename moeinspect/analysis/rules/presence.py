@@ -4,43 +4,50 @@ from __future__ import annotations
 
 import numpy as np
 
-from moeinspect.analysis.findings import Finding, Severity
+from moeinspect.analysis.findings import Finding
+from moeinspect.analysis.requests import is_imported, sampled_nothing
 from moeinspect.analysis.rules.grouping import rows_text, sample_evidence
-from moeinspect.analysis.rules.view import TraceView, allowed_rows
+from moeinspect.analysis.rules.view import TraceView
 from moeinspect.trace.schema import FinishReason, Validity
 
 
 def check_presence(view: TraceView) -> list[Finding]:
-    """Compares `num_rows` of each request with tokens - 1 - start_pos; `count` is in rows.
+    """Compares `num_rows` of each request with the tokens that it fed; `count` is in rows.
 
-    A request whose rows are all declared missing has no payload, like one without rows. An aborted request
-    may lack rows: a note. One that sampled nothing may have a row for its last prompt token or not (some
-    engines leave it out): the second is a note.
+    A request whose rows are all declared missing has no payload, like one without rows. A request that was
+    aborted or did not ask for its rows may lack them: a note. So is the last prompt row of an imported
+    request that sampled nothing: docs/rules.md says why.
     """
-    requests = view.trace.requests
-    expected, allowed = view.expected_rows, allowed_rows(requests)
-    present = requests.num_rows.astype(np.int64)
-    real = _rows_not_missing(view)
-    absent = (real == 0) & (expected > 0)
-    odd = absent | (present < allowed) | (present > allowed)
+    columns = view.trace.requests
+    expected, present = view.expected_rows, columns.num_rows.astype(np.int64)
+    absent = (_rows_not_missing(view) == 0) & (expected > 0)
     findings = []
-    for request in np.flatnonzero(odd).tolist():
+    for request in np.flatnonzero(absent | (present != expected)).tolist():
         have, want = int(present[request]), int(expected[request])
-        most = int(allowed[request])
-        severity: Severity = "note" if requests.finish_reason[request] == FinishReason.ABORT else "error"
         if absent[request]:
             text = "no routed experts at all" if not have else "every row is declared missing"
-            findings.append(_finding(view, request, "missing-request", severity, (0, want), text))
+            findings.append(_finding(view, request, "missing-request", (0, want), text))
         elif have < want:
             text = f"missing, {have} rows stand for {want} fed tokens"
-            findings.append(_finding(view, request, "missing-rows", severity, (have, want), text))
-        elif have < most and severity == "error":
-            text = "missing, no token was sampled, so the last prompt token was fed but has no row"
-            findings.append(_finding(view, request, "missing-rows", "note", (have, most), text))
-        elif have > most:
-            text = f"surplus, {have} rows stand for {most} fed tokens"
-            findings.append(_finding(view, request, "surplus-rows", "error", (most, have), text))
+            findings.append(_finding(view, request, "missing-rows", (have, want), text))
+        else:
+            text = f"surplus, {have} rows stand for {want} fed tokens"
+            findings.append(_finding(view, request, "surplus-rows", (want, have), text))
     return findings
+
+
+def _excuse(view: TraceView, request: int, rule: str, rows: tuple[int, int]) -> str:
+    """Why rows may be missing for a reason, or nothing."""
+    columns = view.trace.requests
+    if rule == "surplus-rows":
+        return ""
+    if columns.finish_reason[request] == FinishReason.ABORT:
+        return "aborted"
+    if rule == "missing-request" and view.not_opted_in[request]:
+        return "did not ask for routed experts"
+    if rows[1] - rows[0] == 1 and sampled_nothing(columns)[request] and is_imported(view.trace):
+        return "no token was sampled, and the engine returns one row less than tokens: prefill-only-short"
+    return ""
 
 
 def _rows_not_missing(view: TraceView) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -50,15 +57,13 @@ def _rows_not_missing(view: TraceView) -> np.ndarray[tuple[int], np.dtype[np.int
     return np.bincount(request[present], minlength=len(view.trace.requests)).astype(np.int64)
 
 
-def _finding(
-    view: TraceView, request: int, rule: str, severity: Severity, rows: tuple[int, int], text: str
-) -> Finding:
+def _finding(view: TraceView, request: int, rule: str, rows: tuple[int, int], text: str) -> Finding:
     columns = view.trace.requests
-    aborted = columns.finish_reason[request] == FinishReason.ABORT
+    excuse = _excuse(view, request, rule, rows)
     return Finding(
         rule=rule,
-        severity=severity,
-        message=f"{rows_text(rows)}: {text}" + (" (aborted)" if aborted else ""),
+        severity="note" if excuse else "error",
+        message=f"{rows_text(rows)}: {text}" + (f" ({excuse})" if excuse else ""),
         count=rows[1] - rows[0],
         input=view.input,
         request=view.request_id(request),

@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moeinspect.analysis.findings import Region
+from moeinspect.analysis.requests import fed_rows, not_opted_in
 from moeinspect.analysis.rules.cell_facts import CellFacts, cell_facts
 from moeinspect.analysis.rules.hashing import prefix_hashes, row_hashes
 from moeinspect.analysis.rules.runs import count_up
-from moeinspect.trace.schema import Requests, Trace, Validity
+from moeinspect.trace.schema import Trace, Validity
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,12 @@ class TraceView:
     @cached_property
     def expected_rows(self) -> NDArray[np.int64]:
         """Rows that each request [N] should have: one for each token that was fed from `start_pos` on."""
-        return expected_rows(self.trace.requests)
+        return fed_rows(self.trace.requests)
+
+    @cached_property
+    def not_opted_in(self) -> NDArray[np.bool_]:
+        """Requests [N] that did not ask for routed experts."""
+        return not_opted_in(self.trace)
 
     @cached_property
     def places(self) -> RowPlaces:
@@ -145,20 +151,6 @@ class TraceView:
         return "output" if first >= prompt_rows else "both"
 
 
-def expected_rows(requests: Requests) -> NDArray[np.int64]:
-    """Rows that each request [N] should have: tokens - 1 - start_pos, as the last token was never fed."""
-    tokens = requests.prompt_len.astype(np.int64) + requests.output_len
-    expected: NDArray[np.int64] = np.maximum(0, tokens - 1 - requests.start_pos)
-    return expected
-
-
-def allowed_rows(requests: Requests) -> NDArray[np.int64]:
-    """Most rows that each request [N] may have: where nothing was sampled, the last prompt token was fed."""
-    sampled_none = (requests.output_len == 0) & (requests.prompt_len > requests.start_pos)
-    allowed: NDArray[np.int64] = expected_rows(requests) + sampled_none
-    return allowed
-
-
 def _places(trace: Trace, num_file_rows: int) -> RowPlaces:
     requests = trace.requests
     N, R = len(requests), num_file_rows
@@ -177,7 +169,7 @@ def _places(trace: Trace, num_file_rows: int) -> RowPlaces:
     first_token = np.concatenate([[0], np.cumsum(num_tokens)])
     at = first_token[request[fed]] + position[fed]
     token[fed], prefix[fed] = flat[at], hashes[at]
-    surplus = (request >= 0) & (index >= allowed_rows(requests)[request] if N else False)
+    surplus = (request >= 0) & (index >= fed_rows(requests)[request] if N else False)
     return RowPlaces(request, index, position, token, surplus, prefix)
 
 

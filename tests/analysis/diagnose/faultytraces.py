@@ -65,6 +65,13 @@ def zeroed(rows: slice, layers: Any = slice(None)) -> Any:
     return change
 
 
+def first_rows(record: RequestRecord, count: int, *, outputs: int) -> RequestRecord:
+    """The record with its first rows and output tokens only."""
+    names = ("expert_ids", "validity", "origin", "worker", "step", "slot", "row_weight_version")
+    cut = {name: getattr(record, name)[:count] for name in names}
+    return replace(record, output_ids=record.output_ids[:outputs], **cut)
+
+
 def foreign(record: RequestRecord) -> dict[str, Any]:
     """Fields of a record whose provenance an importer could not know."""
     n = len(record.expert_ids)

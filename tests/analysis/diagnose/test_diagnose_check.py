@@ -7,6 +7,7 @@ import pytest
 from analysis.diagnose.faultytraces import (
     DECODE,
     PROMPT,
+    first_rows,
     foreign,
     records,
     spoiled,
@@ -78,18 +79,8 @@ def test_zero_prompts_of_the_prefill_worker_without_overlap_are_unknown():
 
 
 def test_zero_prompts_of_requests_with_one_output_token_are_still_prompts():
-    made = [
-        replace(
-            r,
-            output_ids=r.output_ids[:1],
-            expert_ids=np.zeros_like(r.expert_ids[:PROMPT]),
-            **{
-                name: getattr(r, name)[:PROMPT]
-                for name in ("validity", "origin", "worker", "step", "slot", "row_weight_version")
-            },
-        )
-        for r in records()
-    ]
+    made = [first_rows(r, PROMPT, outputs=1) for r in records()]
+    made = [replace(r, expert_ids=np.zeros_like(r.expert_ids)) for r in made]
     assert causes(trace(made)) == ["skip-finalize-prefill"]
 
 
@@ -212,3 +203,14 @@ def test_the_next_command_repeats_the_run_but_for_the_switch():
         "--chunked-prefill-size 8 --no-overlap -o a-no-overlap.h5"
     )
     assert look == "moeinspect diff a-no-overlap.h5"
+
+
+def test_zeros_everywhere_stay_everywhere_where_some_requests_have_rows_of_one_kind_only():
+    made = records()
+    made[0] = first_rows(made[0], PROMPT, outputs=1)
+    zeros = [replace(r, expert_ids=np.zeros_like(r.expert_ids)) for r in made]
+    assert causes(trace(zeros)) == ["init-order|kernel-uncaptured"]
+    made = records()
+    prompts = [first_rows(made[0], PROMPT, outputs=1), *made[1:]]
+    zeros = [replace(r, **zeroed(slice(0, PROMPT))(r, n)) for n, r in enumerate(prompts)]
+    assert causes(trace(zeros)) == ["skip-finalize-prefill"]

@@ -1,9 +1,10 @@
 from dataclasses import replace
 
+import pytest
 from analysis.rules.shorthand import findings, notes
 from analysis.tracefactory import make_facts, make_record, make_records, make_trace
 
-from moeinspect.trace.schema import FinishReason, RequestRecord, Validity
+from moeinspect.trace.schema import FinishReason, Origin, RequestRecord, Validity
 
 FACTS = make_facts()
 ROWS = ("expert_ids", "validity", "origin", "worker", "step", "slot", "row_weight_version")
@@ -75,21 +76,60 @@ def test_an_aborted_request_without_rows_is_only_noted():
     assert [f.rule for f in notes(trace)] == ["missing-request"]
 
 
-def test_without_a_sampled_token_the_last_prompt_row_may_be_there_and_its_absence_is_noted():
-    fed = make_record("a", range(10), range(1), FACTS)
+def prefill_only(prompt_len=10):
+    fed = make_record("a", range(prompt_len), range(1), FACTS)
     fed.output_ids = fed.output_ids[:0]
-    trace = make_trace([fed], FACTS)
-    assert len(fed.expert_ids) == 10
+    return fed
+
+
+def test_without_a_sampled_token_every_prompt_token_has_a_row():
+    trace = make_trace([prefill_only()], FACTS)
+    assert len(trace.rows) == 10
     assert not findings(trace)
     assert not notes(trace)
-    short = make_trace([with_rows(fed, 9)], FACTS)
-    assert not findings(short)
-    assert [(f.rule, f.rows) for f in notes(short)] == [("missing-rows", (9, 10))]
-    assert findings(make_trace([with_rows(fed, 8)], FACTS))[0].rows == (8, 9)
+    assert one(with_rows(prefill_only(), 9)).rows == (9, 10)
+    assert one(with_rows(prefill_only(), 8)).rows == (8, 10)
 
 
-def test_a_one_token_request_that_was_never_fed_is_clean():
-    assert not findings(make_trace([make_record("a", [1], [], FACTS)], FACTS))
+@pytest.mark.parametrize("run", [{"engine": "sglang"}, {}])
+def test_an_engine_that_promises_one_row_less_gets_a_note_for_the_last_prompt_row(run):
+    def answered(count, prompt_len=10):
+        record = with_rows(prefill_only(prompt_len), count)
+        if not run:
+            record.origin[:] = Origin.IMPORTED
+        return make_trace([record, with_rows(prefill_only(), count)], FACTS, run=run)
+
+    assert not findings(answered(10))
+    assert not notes(answered(10))
+    assert not findings(answered(9))
+    assert {(f.rule, f.rows, "prefill-only-short" in f.message) for f in notes(answered(9))} == {
+        ("missing-rows", (9, 10), True)
+    }
+    assert findings(answered(8))[0].rows == (8, 10)
+
+
+def test_a_prompt_of_one_token_has_one_row_even_if_nothing_was_sampled():
+    assert not findings(make_trace([prefill_only(1)], FACTS))
+    short = with_rows(prefill_only(1), 0)
+    assert one(short).rule == "missing-request"
+    assert not findings(make_trace([short], FACTS, run={"engine": "sglang"}))
+
+
+def test_a_request_that_did_not_ask_for_its_rows_is_noted_and_one_of_another_sample_is_not():
+    first = make_record("a", range(10), range(5), FACTS)
+    first.validity[:] = Validity.MISSING
+    second = replace(first, sample=1)
+    config = {"not_opted_in": [["a", 0], ["b", 7]]}
+    trace = make_trace([first, second], FACTS, run={"run_config": config})
+    assert [f.evidence["sample"] for f in findings(trace)] == [1]
+    assert ("missing-request", True) in {(f.rule, "did not ask" in f.message) for f in notes(trace)}
+
+
+@pytest.mark.parametrize("listed", ["a", {"a": 0}, [["a"]], [["a", True]], ["a", 0], None])
+def test_a_list_of_requests_in_another_form_excuses_nobody(listed):
+    record = make_record("a", range(10), range(5), FACTS)
+    record.validity[:] = Validity.MISSING
+    assert findings(make_trace([record], FACTS, run={"run_config": {"not_opted_in": listed}}))
 
 
 def test_a_later_sample_is_told_apart_in_the_evidence():
