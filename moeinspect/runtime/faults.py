@@ -69,3 +69,7 @@ class ActiveFaults:
 
     def __contains__(self, name: str) -> bool:
         return name in self.names
+
+
+NO_FAULTS = ActiveFaults()
+"""A healthy run."""

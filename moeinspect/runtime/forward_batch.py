@@ -44,9 +44,11 @@ class ForwardBatch:
 class ForwardOutput:
     """What one forward hands back.
 
-    `logits` [len(logit_rows), V] float32. `hidden` [N, width * H] are the hidden states of all rows that a
-    draft head reads, None if no head asked for them.
+    `logits` [len(logit_rows), V] float32. `slots` [n] are the KV slots of the first n rows of the capture's
+    device buffer. `hidden` [N, width * H] are the hidden states of all rows that a draft head reads, None if
+    no head asked for them.
     """
 
     logits: torch.Tensor
+    slots: torch.Tensor
     hidden: torch.Tensor | None = None

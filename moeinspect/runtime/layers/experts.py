@@ -16,6 +16,7 @@ class Experts:
     """SwiGLU experts: `gate_up` [E, 2 I, H] holds gate, then up; `down` [E, H, I]."""
 
     def __init__(self, gate_up: torch.Tensor, down: torch.Tensor, *, tiled: bool) -> None:
+        self.gate_up, self.down = gate_up, down
         self._gate_up_t = [weight.t() for weight in gate_up]
         self._down_t = [weight.t() for weight in down]
         self._num_experts, self._hidden, self._intermediate = down.shape

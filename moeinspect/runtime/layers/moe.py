@@ -2,40 +2,63 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from moeinspect.errors import EngineError
+from moeinspect.runtime.faults import ActiveFaults
+from moeinspect.runtime.layers.context import ForwardContext
 from moeinspect.runtime.layers.experts import Experts
 from moeinspect.runtime.layers.linear import Linear
-from moeinspect.runtime.topk.backend import TopKBackend
+from moeinspect.runtime.topk.backend import MoEBackend
 from moeinspect.runtime.topk.config import TopKConfig
 from moeinspect.runtime.topk.registry import create_backend
 
 
 class MoELayer:
-    """Routes each row to `topk_config.top_k` experts and sums their outputs.
-
-    `topk_config` may be replaced until `init_topk_backend` builds the backend from it; later changes do not
-    reach the backend.
-    """
+    """Routes each row to `topk_config.top_k` experts and sums their outputs."""
 
     def __init__(self, layer_id: int, config: TopKConfig, router: Linear, experts: Experts) -> None:
         self.layer_id = layer_id
-        self.topk_config = config
+        self._config = config
         self._router = router
         self._experts = experts
-        self._topk: TopKBackend | None = None
+        self._topk: MoEBackend | None = None
+        self._backend: tuple[str, ActiveFaults] | None = None
 
-    def init_topk_backend(self, name: str) -> None:
+    @property
+    def topk_config(self) -> TopKConfig:
+        """The layer's configuration. A new one reaches eager forwards, never a graph captured before."""
+        return self._config
+
+    @topk_config.setter
+    def topk_config(self, config: TopKConfig) -> None:
+        self._config = config
+        if self._backend is not None:
+            self.init_topk_backend(*self._backend)
+
+    def init_topk_backend(self, name: str, faults: ActiveFaults) -> None:
         """Builds the backend `name` from the present `topk_config`."""
-        self._topk = create_backend(name, self.topk_config, self.layer_id)
+        self._backend = name, faults
+        self._topk = create_backend(name, self._config, self.layer_id, faults)
 
-    def __call__(self, x: torch.Tensor, num_rows: int) -> torch.Tensor:
-        """[n, H] to [n, H]; the rows from `num_rows` on are padding and come back as zeros."""
+    def __call__(self, x: torch.Tensor, context: ForwardContext) -> torch.Tensor:
+        """[padded N, H] to [padded N, H]; padding comes back as zeros."""
         if self._topk is None:
             raise EngineError(f"layer {self.layer_id}: the top-k backend was never initialised")
-        logits = self._router(x)[:num_rows]
-        output = self._experts(x[:num_rows], self._topk.select(logits))
-        if num_rows == x.shape[0]:
-            return output
-        return torch.cat([output, output.new_zeros(x.shape[0] - num_rows, output.shape[1])])
+        logits = context.launch("router_logits", self._router, x)
+        routed = partial(_routed, self._topk, self._experts)
+        return context.launch("experts", routed, x, logits, context)
+
+
+def _routed(
+    backend: MoEBackend, experts: Experts, x: torch.Tensor, logits: torch.Tensor, context: ForwardContext
+) -> torch.Tensor:
+    n = context.num_rows
+    if n == 0:
+        return torch.zeros_like(x)
+    output = backend.run(x[:n], logits[:n], experts)
+    if n == x.shape[0]:
+        return output
+    return torch.cat([output, output.new_zeros(x.shape[0] - n, output.shape[1])])

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
+from moeinspect.runtime.faults import NO_FAULTS, ActiveFaults
 from moeinspect.runtime.forward_batch import ForwardBatch, ForwardOutput
 from moeinspect.runtime.layers.attention import plain_attention, tiled_attention
 from moeinspect.runtime.layers.attention_plan import AttentionPlan, HeadLayout, plan_attention
+from moeinspect.runtime.layers.context import ForwardContext
 from moeinspect.runtime.layers.linear import Linear
 from moeinspect.runtime.layers.mlp import DenseMLP
 from moeinspect.runtime.layers.moe import MoELayer
@@ -18,20 +20,6 @@ from moeinspect.runtime.layers.rotary import RotaryEmbedding, apply_rotary
 from moeinspect.runtime.layers.tiles import pad_rows
 from moeinspect.runtime.memory.kv_cache import KVCache
 from moeinspect.runtime.models.config import ModelConfig
-
-
-@dataclass(frozen=True, slots=True)
-class ForwardContext:
-    """What all layers of one forward share; rows are padded from N to whole tiles.
-
-    `cos` and `sin` [padded, 1, head_dim]; `plan` is None in the ordinary, not bit-exact mode.
-    """
-
-    batch: ForwardBatch
-    kv: KVCache
-    cos: torch.Tensor
-    sin: torch.Tensor
-    plan: AttentionPlan | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +34,30 @@ class Attention:
 
     def __call__(self, x: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         """[padded N, H] to [padded N, H]; stores keys and values of the real rows."""
-        N, heads = context.batch.num_rows, self.heads
-        qkv = self.qkv(x).view(x.shape[0], -1, heads.head_dim)
-        qk = self.qk_norm(qkv[:, : heads.num_heads + heads.num_kv_heads].contiguous())
-        qk = apply_rotary(qk, context.cos, context.sin)
-        queries, keys = qk[:N, : heads.num_heads], qk[:N, heads.num_heads :]
-        values = qkv[:N, heads.num_heads + heads.num_kv_heads :]
-        context.kv.store(self.layer_id, context.batch.out_slots, keys, values)
-        attended = self._attend(queries, context)
-        if x.shape[0] > N:
-            attended = torch.cat([attended, attended.new_zeros(x.shape[0] - N, attended.shape[1])])
-        return self.output(attended)
+        qkv = context.launch("qkv", self.qkv, x)
+        qk = context.launch("qk", self._rotate, qkv, context.cos, context.sin)
+        attended = context.launch("attended", self._attend, qk, qkv, context)
+        return context.launch("attention_output", self.output, attended)
 
-    def _attend(self, queries: torch.Tensor, context: ForwardContext) -> torch.Tensor:
+    def _rotate(self, qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        """Normed and rotated queries, then keys [padded N, Hq + Hkv, D]."""
+        heads = self.heads
+        qk = qkv.view(qkv.shape[0], -1, heads.head_dim)[:, : heads.num_heads + heads.num_kv_heads]
+        return apply_rotary(self.qk_norm(qk.contiguous()), cos, sin)
+
+    def _attend(self, qk: torch.Tensor, qkv: torch.Tensor, context: ForwardContext) -> torch.Tensor:
+        """[padded N, Hq * D]; padding has neither keys nor queries, and comes back as zeros."""
+        N, heads = context.batch.num_rows, self.heads
+        padding = qkv.new_zeros(qk.shape[0] - N, heads.num_heads * heads.head_dim)
+        if N == 0:
+            return padding
+        queries, keys = qk[:N, : heads.num_heads], qk[:N, heads.num_heads :]
+        values = qkv[:N].view(N, -1, heads.head_dim)[:, heads.num_heads + heads.num_kv_heads :]
+        context.kv.store(self.layer_id, context.batch.out_slots, keys, values)
+        attended = self._over_context(queries, context)
+        return attended if qk.shape[0] == N else torch.cat([attended, padding])
+
+    def _over_context(self, queries: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         keys, values = context.kv.keys(self.layer_id), context.kv.values(self.layer_id)
         if context.plan is None:
             return plain_attention(queries, keys, values, context.batch, self.heads)
@@ -76,11 +75,15 @@ class DecoderLayer:
 
     def __call__(self, x: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         """[padded N, H] to [padded N, H]."""
-        x = x + self.attention(self.input_norm(x), context)
-        hidden = self.post_attention_norm(x)
+        launch = context.launch
+        attended = self.attention(launch("normed", self.input_norm, x), context)
+        x = launch("residual", torch.add, x, attended)
+        normed = launch("normed", self.post_attention_norm, x)
         if isinstance(self.mlp, MoELayer):
-            return x + self.mlp(hidden, context.batch.num_rows)
-        return x + self.mlp(hidden)
+            output = self.mlp(normed, context)
+        else:
+            output = launch("dense", self.mlp, normed)
+        return launch("residual", torch.add, x, output)
 
 
 class Qwen3MoeForCausalLM:
@@ -107,7 +110,7 @@ class Qwen3MoeForCausalLM:
         self._layers = layers
         self._norm = norm
         self._lm_head = lm_head
-        self._tile = tile
+        self.tile = tile
         self._head_tile = head_tile
         self._heads = HeadLayout(config.num_attention_heads, config.num_key_value_heads, config.head_dim)
         self._rotary = RotaryEmbedding(config.head_dim, config.rope_theta, self.dtype)
@@ -116,10 +119,10 @@ class Qwen3MoeForCausalLM:
         """The MoE layers, in order."""
         return [layer.mlp for layer in self._layers if isinstance(layer.mlp, MoELayer)]
 
-    def init_topk_backend(self, name: str) -> None:
+    def init_topk_backend(self, name: str, faults: ActiveFaults = NO_FAULTS) -> None:
         """Builds the top-k backend of every MoE layer from the layer's present `topk_config`."""
         for layer in self.layers_with_topk():
-            layer.init_topk_backend(name)
+            layer.init_topk_backend(name, faults)
 
     def forward(self, batch: ForwardBatch, kv: KVCache) -> torch.Tensor:
         """Logits [len(batch.logit_rows), V] float32; see `run`."""
@@ -129,24 +132,44 @@ class Qwen3MoeForCausalLM:
     def run(self, batch: ForwardBatch, kv: KVCache) -> ForwardOutput:
         """Computes the rows of `batch`; stores their keys and values under `batch.out_slots`."""
         if batch.num_rows == 0:
-            return ForwardOutput(torch.zeros(0, self.config.vocab_size))
-        context = self._context(batch, kv)
-        x = _pad(self._embedding[batch.input_ids], self._tile)
+            return ForwardOutput(torch.zeros(0, self.config.vocab_size), slots=batch.out_slots)
+        cos, sin = self.rotary_tables(batch)
+        context = ForwardContext(
+            kv,
+            _pad(cos, self.tile),
+            _pad(sin, self.tile),
+            batch=batch,
+            plan=self.attention_plan(batch),
+            num_rows=batch.num_rows,
+        )
+        x = self.run_layers(_pad(batch.input_ids, self.tile), context)
+        return ForwardOutput(self.logits(x, batch.logit_rows), slots=batch.out_slots)
+
+    def run_layers(self, input_ids: torch.Tensor, context: ForwardContext) -> torch.Tensor:
+        """Embedding and layers: `input_ids` [padded N] to hidden states [padded N, H].
+
+        Everything between the inputs of a forward and its logits is a launch, so that a graph can be
+        captured from it.
+        """
+        x = context.launch("residual", self._embedding.index_select, 0, input_ids)
         for layer in self._layers:
             x = layer(x, context)
-        return ForwardOutput(self._logits(x, batch.logit_rows))
+        return x
 
-    def _logits(self, x: torch.Tensor, logit_rows: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden: torch.Tensor, logit_rows: torch.Tensor) -> torch.Tensor:
+        """Logits [n, V] float32 of the rows `logit_rows` [n] of `hidden` [padded N, H]."""
         if logit_rows.shape[0] == 0:
             return torch.zeros(0, self.config.vocab_size)
-        wanted = self._norm(_pad(x[logit_rows], self._head_tile))
+        wanted = self._norm(_pad(hidden[logit_rows], self._head_tile))
         return self._lm_head(wanted)[: logit_rows.shape[0]].float()
 
-    def _context(self, batch: ForwardBatch, kv: KVCache) -> ForwardContext:
-        limit = int(batch.positions.max()) + 1
-        cos, sin = self._rotary.tables(batch.positions, limit)
-        plan = None if self._tile is None else plan_attention(batch, self._heads)
-        return ForwardContext(batch, kv, _pad(cos, self._tile), _pad(sin, self._tile), plan)
+    def rotary_tables(self, batch: ForwardBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and signed sines [N, 1, head_dim] of the batch's positions."""
+        return self._rotary.tables(batch.positions, int(batch.positions.max()) + 1)
+
+    def attention_plan(self, batch: ForwardBatch) -> AttentionPlan | None:
+        """The attention's metadata of this batch, worked out on the host before the layers run."""
+        return None if self.tile is None else plan_attention(batch, self._heads)
 
 
 def _pad(x: torch.Tensor, tile: int | None) -> torch.Tensor:

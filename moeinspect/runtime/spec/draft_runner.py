@@ -27,7 +27,6 @@ class DraftRunner:
         forwards: ForwardRunner,
         state: DeviceState,
         *,
-        backend: str,
         num_draft_tokens: int,
         delayed_copy: bool,
         faults: ActiveFaults,
@@ -39,7 +38,7 @@ class DraftRunner:
         self._captured = DRAFT_CAPTURE in faults
         if not self._captured:
             disable_routed_experts_capture_for_draft(forwards.model)
-        forwards.model.init_topk_backend(backend)
+        forwards.initialize()
 
     def propose(self, table_rows: torch.Tensor, captures: list[TopkCaptureOutput]) -> torch.Tensor:
         """A chain of `num_draft_tokens` tokens for each request [B, n], one forward a token."""
@@ -60,8 +59,8 @@ class DraftRunner:
         self._forward(inputs, captures)
 
     def _forward(self, inputs: ForwardBatch, captures: list[TopkCaptureOutput]) -> torch.Tensor:
-        logits = self._forwards.run(inputs).logits
+        output = self._forwards.run(inputs)
         capturer = get_global_experts_capturer()
         if self._captured and capturer is not None:
-            end_of_forward(capturer, inputs.out_slots, captures, delayed=self._delayed_copy)
-        return logits
+            end_of_forward(capturer, output.slots, captures, delayed=self._delayed_copy)
+        return output.logits

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from moeinspect.errors import UsageError
-from moeinspect.runtime.topk.backend import TopKBackend
+from moeinspect.runtime.faults import NO_FAULTS, ActiveFaults
+from moeinspect.runtime.topk.backend import MoEBackend
 from moeinspect.runtime.topk.config import TopKConfig
 
 BACKENDS = ("torch", "triton")
 
 
-def create_backend(name: str, config: TopKConfig, layer_id: int) -> TopKBackend:
+def create_backend(
+    name: str, config: TopKConfig, layer_id: int, faults: ActiveFaults = NO_FAULTS
+) -> MoEBackend:
     """Initialises a backend for one layer; its module is imported when it is first asked for.
 
     Raises:

@@ -157,7 +157,7 @@ class ModelRunner:
         output = self._forwards.run(inputs)
         end_of_forward(
             self._capturer,
-            inputs.out_slots,
+            output.slots,
             result.captures,
             delayed=self._delayed_copy,
             clone=not self._reuse_buffer,

@@ -60,19 +60,24 @@ class Worker:
             plan.max_len,
             SamplingParams(config.temperature, config.top_p, config.top_k),
         )
+        # A draft opts out before its backends are built, and graphs are captured from backends: each
+        # takes the configuration that it finds.
+        forwards = [
+            ForwardRunner(model, kv, backend=config.backend, faults=self.faults)
+            for model, kv in zip(models, self.kv_caches, strict=True)
+        ]
         draft = None
         if len(models) == 2:
             draft = DraftRunner(
-                ForwardRunner(models[1], self.kv_caches[1]),
+                forwards[1],
                 state,
-                backend=config.backend,
                 num_draft_tokens=config.num_draft_tokens,
                 delayed_copy=config.overlap,
                 faults=self.faults,
             )
-        target.init_topk_backend(config.backend)
+        forwards[0].initialize()
         self.runner = ModelRunner(
-            ForwardRunner(target, self.kv_caches[0]),
+            forwards[0],
             state,
             self.device,
             capturer,
