@@ -9,7 +9,7 @@ import numpy as np
 from moeinspect.runtime.config import RunConfig
 from moeinspect.runtime.engine import LocalRuntime
 from moeinspect.runtime.records import PromptRequest
-from moeinspect.runtime.resolve import resolve
+from moeinspect.runtime.resolve import OWN_PROMPTS, resolve
 from moeinspect.runtime.scheduler.policy import SchedulePolicy
 
 DRAFT = "builtin:tiny-draft"
@@ -31,7 +31,7 @@ def requests(count=6, seed=0, vocab=256, max_prompt=40, max_new=14):
 
 def run(config, prompts, **hooks):
     """The ended requests by id, with weights and margins recorded."""
-    config, _ = resolve(replace(config, weights=True, margins=True), frozenset())
+    config, _ = resolve(replace(config, weights=True, margins=True), frozenset({OWN_PROMPTS}))
     with LocalRuntime(config, **hooks) as runtime:
         return {ended.id: ended for ended in runtime.generate(prompts)}
 

@@ -17,7 +17,7 @@ from moeinspect.console import Console
 from moeinspect.errors import UsageError
 from moeinspect.runtime.config import RunConfig
 from moeinspect.runtime.records import PromptRequest
-from moeinspect.runtime.resolve import resolve
+from moeinspect.runtime.resolve import OWN_PROMPTS, resolve
 
 if TYPE_CHECKING:
     from moeinspect.runtime.engine import LocalRuntime
@@ -89,7 +89,7 @@ def _config(arguments: RunArguments, disagg: bool) -> RunConfig:
 
 
 def _explicit_fields(call: Invocation, disagg: bool) -> frozenset[str]:
-    explicit = call.explicit & {field.name for field in fields(RunConfig)}
+    explicit = call.explicit & {OWN_PROMPTS, *(field.name for field in fields(RunConfig))}
     return explicit | {"disagg"} if disagg else explicit
 
 
@@ -114,13 +114,10 @@ def _request_maker(
     prompts: Sequence[PromptLine] | None, options: RunOptions
 ) -> Callable[[LocalRuntime], Sequence[PromptRequest]]:
     def make(runtime: LocalRuntime) -> Sequence[PromptRequest]:
-        if prompts is not None:
-            return to_requests(
-                prompts, runtime, max_new_tokens=options.max_new_tokens, ignore_eos=options.ignore_eos
-            )
-        return [
-            PromptRequest(request_id, tuple(ids), options.max_new_tokens, ignore_eos=options.ignore_eos)
-            for request_id, ids in runtime.default_prompts()
-        ]
+        if prompts is None:
+            return runtime.default_requests()
+        return to_requests(
+            prompts, runtime, max_new_tokens=options.max_new_tokens, ignore_eos=options.ignore_eos
+        )
 
     return make

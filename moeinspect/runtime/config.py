@@ -11,7 +11,8 @@ class RunConfig:
 
     `model` and `draft` are a checkpoint folder or a `builtin:` name; `draft` may be `ngram` as well.
     `num_kv_slots` None lets the runtime choose enough for `max_running_requests`. `weight_updates` are pairs
-    of a step and the checkpoint whose weights serve from that step on. `faults` never enters the recorded
+    of a step and the checkpoint whose weights serve from that step on. `traffic` names the requests that run
+    where the user brought none; none of them: the built-in prompts. `faults` never enters the recorded
     `run_config`.
     """
 
@@ -40,6 +41,7 @@ class RunConfig:
     ignore_eos: bool = False
     stop: tuple[str, ...] = ()
     seed: int = 0
+    traffic: tuple[str, ...] = ()
     target_only: bool = False
     deterministic: bool = True
     backend: str = "torch"

@@ -15,8 +15,8 @@ from moeinspect.runtime.disagg.balancer import Balancer
 from moeinspect.runtime.disagg.messages import Submit
 from moeinspect.runtime.faults import DRAFT_CAPTURE
 from moeinspect.runtime.machine import machine_key
-from moeinspect.runtime.models.default_prompts import default_prompts
 from moeinspect.runtime.models.tokenizer import load_tokenizer
+from moeinspect.runtime.models.traffic_prompts import default_requests
 from moeinspect.runtime.plan import check_requests, make_plan
 from moeinspect.runtime.records import Event, FinishedRequest, ModelSummary, PromptRequest
 from moeinspect.runtime.sampling import derive_seed, sample_seed
@@ -95,9 +95,9 @@ class LocalRuntime:
         """Text of token ids; empty where the model has no tokenizer."""
         return "" if self._tokenizer is None else self._tokenizer.decode(ids)
 
-    def default_prompts(self) -> list[tuple[str, tuple[int, ...]]]:
-        """The built-in prompts for this model: ids and token ids."""
-        return default_prompts(self._model_configs[0], self._tokenizer)
+    def default_requests(self) -> list[PromptRequest]:
+        """What runs where the user brings no requests: the built-in prompts, or the traffic asked for."""
+        return default_requests(self.config, self._model_configs[0], self._tokenizer)
 
     def check(self, requests: Sequence[PromptRequest]) -> None:
         """Refuses requests that cannot run; see `plan.check_requests`.

@@ -12,17 +12,29 @@ NO_MERGE = "no-merge"
 BUFFER_REUSE = "buffer-reuse"
 
 OWN_DRAFT = "the draft made for the target"
-"""A need that the embedded draft of an embedded target fulfils."""
+"""A need that a MoE draft fulfils; an embedded target's own is turned on."""
+
+ANY_DRAFT = "a draft, n-gram included"
+"""A need that whatever drafts fulfils; an embedded target's own draft is turned on, else n-gram."""
+
+OWN_UPDATE = "newer weights of the target"
+"""A need that a weight update fulfils; that of an embedded target is turned on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One known bug. `needs` maps a `RunConfig` field to the value without which nothing goes wrong."""
+    """One known bug.
+
+    `needs` maps a `RunConfig` field to the value without which nothing goes wrong; of a number, any value
+    but the default's will do. `traffic` names the requests (`traffic.TRAFFICS`) that are brought along
+    where the user names none.
+    """
 
     name: str
     upstream: str
     summary: str
     needs: Mapping[str, Any] = field(default_factory=dict)
+    traffic: str = ""
 
 
 FAULTS: dict[str, Fault] = {

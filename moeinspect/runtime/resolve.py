@@ -6,17 +6,36 @@ from dataclasses import replace
 from typing import Any
 
 from moeinspect.errors import UsageError
-from moeinspect.runtime.builtin_names import builtin_draft_of
+from moeinspect.runtime.builtin_names import builtin_draft_of, builtin_update_of
 from moeinspect.runtime.config import RunConfig
-from moeinspect.runtime.faults import FAULTS, OWN_DRAFT
+from moeinspect.runtime.contradictions import settle_contradictions
+from moeinspect.runtime.faults import ANY_DRAFT, FAULTS, OWN_DRAFT, OWN_UPDATE
+from moeinspect.runtime.option_words import DEFAULTS, option_words
+from moeinspect.runtime.traffic import TRAFFICS
 
 UNCHUNKED = 1 << 30
 """A prefill chunk that no prompt fills."""
 
+OWN_PROMPTS = "prompts"
+"""Among the explicit fields: the user brings the requests."""
+
+_UPDATE_STEP = 8
+"""Step of a weight update that a fault turns on: the first requests are in the middle of their outputs."""
+
 _TARGET_ONLY: dict[str, Any] = {
     "overlap": False,
     "disagg": False,
+    "prefill_workers": 1,
+    "decode_workers": 1,
+    "transfer": "shm",
+    "stream": False,
     "draft": None,
+    "draft_topk": 1,
+    "adaptive_draft": False,
+    "prefix_cache": False,
+    "host_kv_slots": 0,
+    "graph": False,
+    "weight_updates": (),
     "max_running_requests": 1,
     "chunked_prefill_size": UNCHUNKED,
     "backend": "torch",
@@ -24,21 +43,26 @@ _TARGET_ONLY: dict[str, Any] = {
 
 
 def resolve(config: RunConfig, explicit: frozenset[str]) -> tuple[RunConfig, tuple[str, ...]]:
-    """Applies `target_only` and what the faults need; `explicit` names the fields that the user set.
+    """Applies `target_only` and what faults and traffic need; `explicit` names the fields that the user set.
 
-    Returns the resolved configuration and notes for the user.
+    With `OWN_PROMPTS` among them no traffic is brought along. Returns the resolved configuration and notes
+    for the user.
 
     Raises:
-        UsageError: an unknown fault, or a switch that contradicts `--target-only`.
+        UsageError: an unknown fault or traffic, or switches that contradict each other.
     """
-    unknown = [name for name in config.faults if name not in FAULTS]
-    if unknown:
-        raise UsageError(f"--fault {unknown[0]}: no such fault", f"known faults: {', '.join(FAULTS)}")
+    for option, names, known in (("--fault", config.faults, FAULTS), ("--traffic", config.traffic, TRAFFICS)):
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            kind = option.removeprefix("--")
+            raise UsageError(f"{option} {unknown[0]}: no such {kind}", f"known {kind}s: {', '.join(known)}")
     if config.target_only:
         return _resolve_target_only(config, explicit), ()
     notes: list[str] = []
     for name in dict.fromkeys(config.faults):
         config = _apply_needs(config, name, explicit, notes)
+    config = _bring_traffic(config, explicit, notes)
+    config = settle_contradictions(config, explicit, notes)
     return config, tuple(notes)
 
 
@@ -48,43 +72,79 @@ def _resolve_target_only(config: RunConfig, explicit: frozenset[str]) -> RunConf
     for field, value in _TARGET_ONLY.items():
         if field in explicit and getattr(config, field) != value:
             raise UsageError(
-                f"--target-only and {_option(field, getattr(config, field))} contradict each other",
+                f"--target-only and {option_words(field, getattr(config, field))} contradict each other",
                 "leave one of them out",
             )
     return replace(config, **_TARGET_ONLY)
 
 
 def _apply_needs(config: RunConfig, name: str, explicit: frozenset[str], notes: list[str]) -> RunConfig:
-    for field, value in FAULTS[name].needs.items():
+    for field, need in FAULTS[name].needs.items():
         current = getattr(config, field)
-        satisfied = current is not None if field == "draft" else current == value
-        if value == OWN_DRAFT:
-            value = builtin_draft_of(config.model)
-        if satisfied:
+        if _satisfied(field, current, need):
             continue
+        value = _turned_on(config, need)
         if field in explicit:
             notes.append(
-                f"warning: --fault {name} does nothing in this run: it needs {_need(field, value)}, "
-                f"and {_option(field, current)} was given"
+                f"warning: --fault {name} does nothing in this run: it needs {_need_words(field, value)}, "
+                f"and {option_words(field, current)} was given"
             )
         elif value is None:
+            what, option = (
+                ("a MoE draft made", "--draft") if need == OWN_DRAFT else ("newer weights", "--weight-update")
+            )
             raise UsageError(
-                f"--fault {name} needs a MoE draft made for {config.model}", "name its folder with --draft"
+                f"--fault {name} needs {what} for {config.model}", f"name its folder with {option}"
             )
         else:
             config = replace(config, **{field: value})
-            notes.append(f"--fault {name} turned on {_option(field, value)}")
+            notes.append(f"--fault {name} turned on {option_words(field, value)}")
     return config
 
 
-def _need(field: str, value: object) -> str:
-    return "--draft" if field == "draft" else _option(field, value)
+def _satisfied(field: str, current: object, need: object) -> bool:
+    if need == OWN_DRAFT:
+        return current not in (None, "ngram")
+    if need == ANY_DRAFT:
+        return current is not None
+    if need == OWN_UPDATE:
+        return bool(current)
+    if isinstance(need, int) and not isinstance(need, bool):
+        return bool(current != getattr(DEFAULTS, field))
+    return current == need
 
 
-def _option(field: str, value: object) -> str:
-    flag = "--" + field.replace("_", "-")
-    if value is True:
-        return flag
-    if value is False:
-        return flag.replace("--", "--no-", 1)
-    return f"{flag} {'none' if value is None else value}"
+def _turned_on(config: RunConfig, need: Any) -> Any:  # noqa: ANN401  # as the fields of a configuration
+    """What a need sets its field to; None if that is up to the user."""
+    if need == OWN_DRAFT:
+        return builtin_draft_of(config.model)
+    if need == ANY_DRAFT:
+        return builtin_draft_of(config.model) or "ngram"
+    if need == OWN_UPDATE:
+        updated = builtin_update_of(config.model)
+        return None if updated is None else ((_UPDATE_STEP, updated),)
+    return need
+
+
+def _need_words(field: str, value: object) -> str:
+    flags = {"draft": "--draft", "weight_updates": "--weight-update"}
+    return flags.get(field) or option_words(field, value)
+
+
+def _bring_traffic(config: RunConfig, explicit: frozenset[str], notes: list[str]) -> RunConfig:
+    """The traffic that the faults need and the options that go with it, where the user brings no requests."""
+    if OWN_PROMPTS in explicit:
+        return config
+    for name in dict.fromkeys(config.faults):
+        traffic = FAULTS[name].traffic
+        if traffic and traffic not in config.traffic and "traffic" not in explicit:
+            config = replace(config, traffic=(*config.traffic, traffic))
+            notes.append(f"--fault {name} brings --traffic {traffic}: {TRAFFICS[traffic].summary}")
+    for name in config.traffic:
+        unset = {
+            field: value
+            for field, value in TRAFFICS[name].options.items()
+            if field not in explicit and getattr(config, field) == getattr(DEFAULTS, field)
+        }
+        config = replace(config, **unset)
+    return config

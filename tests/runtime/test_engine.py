@@ -47,9 +47,9 @@ def test_a_failing_forward_ends_the_run_in_one_line():
 def test_text_of_a_model_without_tokenizer_is_refused(tmp_path):
     export_checkpoint("builtin:tiny", tmp_path / "model")
     (tmp_path / "model" / "tokenizer.json").unlink()
-    with LocalRuntime(RunConfig(model=str(tmp_path / "model"))) as runtime:
+    with LocalRuntime(RunConfig(model=str(tmp_path / "model"), max_new_tokens=4)) as runtime:
         assert not runtime.has_tokenizer
         with pytest.raises(InputError, match="input_ids"):
             runtime.encode("text")
-        prompts = [PromptRequest(name, ids, 4) for name, ids in runtime.default_prompts()]
+        prompts = runtime.default_requests()
         assert len(list(runtime.generate(prompts))) == len(prompts) >= 8

@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import pytest
 
 from moeinspect.errors import UsageError
 from moeinspect.runtime.config import RunConfig
-from moeinspect.runtime.faults import FAULTS
-from moeinspect.runtime.resolve import UNCHUNKED, resolve
+from moeinspect.runtime.faults import ANY_DRAFT, FAULTS, OWN_DRAFT, OWN_UPDATE
+from moeinspect.runtime.resolve import OWN_PROMPTS, UNCHUNKED, resolve
+from moeinspect.runtime.traffic import TRAFFICS
 
 DRAFT = "builtin:tiny-draft"
 
@@ -32,6 +35,16 @@ def test_target_only_turns_everything_off():
         ("max_running_requests", 4, "--max-running-requests 4"),
         ("backend", "triton", "--backend triton"),
         ("chunked_prefill_size", 8, "--chunked-prefill-size 8"),
+        ("prefix_cache", True, "--prefix-cache"),
+        ("host_kv_slots", 8, "--host-kv-slots 8"),
+        ("graph", True, "--graph"),
+        ("draft_topk", 2, "--draft-topk 2"),
+        ("adaptive_draft", True, "--adaptive-draft"),
+        ("prefill_workers", 2, "--prefill-workers 2"),
+        ("decode_workers", 2, "--decode-workers 2"),
+        ("transfer", "gloo", "--transfer gloo"),
+        ("stream", True, "--stream"),
+        ("weight_updates", ((3, "m"), (5, "n")), "--weight-update 3:m --weight-update 5:n"),
     ],
 )
 def test_a_contrary_switch_beside_target_only_is_refused_by_name(field, value, flag):
@@ -55,20 +68,87 @@ def test_an_unknown_fault_is_refused():
         resolve(RunConfig(faults=("nonsense",)), frozenset())
 
 
+TURNED_ON = {OWN_DRAFT: DRAFT, ANY_DRAFT: DRAFT, OWN_UPDATE: ((8, "builtin:tiny-updated"),)}
+BARE = RunConfig(overlap=False, prefix_cache=False)
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_turns_on_what_it_needs_and_says_so(name):
-    bare = RunConfig(overlap=False, faults=(name,))
-    config, notes = resolve(bare, frozenset())
-    for field, value in FAULTS[name].needs.items():
-        assert getattr(config, field) == (DRAFT if field == "draft" else value)
-    assert len(notes) == len(FAULTS[name].needs)
+    config, notes = resolve(replace(BARE, faults=(name,)), frozenset({OWN_PROMPTS}))
+    needs = FAULTS[name].needs
+    for field, value in needs.items():
+        assert getattr(config, field) == (TURNED_ON.get(value, value) if isinstance(value, str) else value)
+    missing = [field for field, value in needs.items() if getattr(BARE, field) != value]
+    assert len(notes) == len(missing)
     assert all(f"--fault {name} turned on" in note for note in notes)
+
+
+@pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.traffic])
+def test_a_fault_brings_its_traffic_along_and_says_so(name):
+    traffic = FAULTS[name].traffic
+    config, notes = resolve(RunConfig(faults=(name,)), frozenset())
+    assert config.traffic == (traffic,)
+    assert f"--fault {name} brings --traffic {traffic}: {TRAFFICS[traffic].summary}" in notes
+    for explicit in ({OWN_PROMPTS}, {"traffic"}):
+        config, notes = resolve(RunConfig(faults=(name,)), frozenset(explicit))
+        assert config.traffic == () and not any("brings" in note for note in notes)
+
+
+@pytest.mark.parametrize("name", TRAFFICS)
+def test_traffic_brings_options_along_unless_the_user_named_them(name):
+    config, notes = resolve(RunConfig(traffic=(name,)), frozenset({"traffic"}))
+    for field, value in TRAFFICS[name].options.items():
+        assert getattr(config, field) == value
+        own = resolve(RunConfig(traffic=(name,)), frozenset({"traffic", field}))[0]
+        assert getattr(own, field) == getattr(RunConfig(), field)
+    assert notes == ()
+
+
+def test_unknown_traffic_is_refused():
+    with pytest.raises(UsageError, match="--traffic jam: no such traffic; known traffics: shared-prefixes"):
+        resolve(RunConfig(traffic=("jam",)), frozenset())
+
+
+ORPHANS = [
+    ("host_kv_slots", 8, {"prefix_cache": False}, "--host-kv-slots 8: there is no prefix cache"),
+    ("draft_topk", 2, {}, "--draft-topk 2: there is no draft"),
+    ("adaptive_draft", True, {}, "--adaptive-draft: there is no draft"),
+    ("prefill_workers", 2, {}, "--prefill-workers 2: prefill and decode are in one process"),
+    ("decode_workers", 3, {}, "--decode-workers 3: prefill and decode are in one process"),
+    ("transfer", "gloo", {}, "--transfer gloo: prefill and decode are in one process"),
+    ("weight_updates", ((3, "m"),), {"disagg": True}, "--weight-update 3:m: weights are updated in one"),
+]
+
+
+@pytest.mark.parametrize("field, value, others, message", ORPHANS, ids=lambda value: str(value)[:20])
+def test_an_option_that_means_nothing_is_refused_or_left_out(field, value, others, message):
+    config = RunConfig(**{field: value}, **others)
+    with pytest.raises(UsageError, match=message):
+        resolve(config, frozenset({field}))
+    settled, notes = resolve(config, frozenset())
+    assert getattr(settled, field) == getattr(RunConfig(), field)
+    assert notes == (f"warning: {notes[0].removeprefix('warning: ')}",)
+
+
+@pytest.mark.parametrize("steps", [(3, 3), (5, 2)])
+def test_weight_updates_have_to_ascend(steps):
+    updates = tuple((step, "m") for step in steps)
+    with pytest.raises(UsageError, match="the steps do not ascend"):
+        resolve(RunConfig(weight_updates=updates), frozenset({"weight_updates"}))
+
+
+def test_an_ngram_draft_is_no_moe_draft():
+    needs = FAULTS["draft-capture"].needs
+    assert needs == {"draft": OWN_DRAFT}
+    config, notes = resolve(RunConfig(draft="ngram", faults=("draft-capture",)), frozenset({"draft"}))
+    assert config.draft == "ngram"
+    assert notes[0].startswith("warning: --fault draft-capture does nothing in this run: it needs --draft")
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_need_that_was_switched_off_explicitly_stays_off_with_a_warning(name):
-    for field in FAULTS[name].needs:
-        off = None if field == "draft" else False
+    for field, value in FAULTS[name].needs.items():
+        off = False if value is True else "torch" if field == "backend" else getattr(RunConfig(), field)
         config, notes = resolve(RunConfig(faults=(name,), **{field: off}), frozenset({field}))
         assert getattr(config, field) == off
         assert any("warning" in note and "does nothing" in note for note in notes)
