@@ -10,6 +10,7 @@ SKIP_FINALIZE_PREFILL = "skip-finalize-prefill"
 DRAFT_CAPTURE = "draft-capture"
 NO_MERGE = "no-merge"
 BUFFER_REUSE = "buffer-reuse"
+PADDED_ROWS = "padded-rows"
 
 OWN_DRAFT = "the draft made for the target"
 """A need that a MoE draft fulfils; an embedded target's own is turned on."""

@@ -163,6 +163,10 @@ class Qwen3MoeForCausalLM:
         wanted = self._norm(_pad(hidden[logit_rows], self._head_tile))
         return self._lm_head(wanted)[: logit_rows.shape[0]].float()
 
+    def padded(self, num_rows: int) -> int:
+        """`num_rows` rounded up to whole tiles."""
+        return num_rows if self.tile is None else num_rows + -num_rows % self.tile
+
     def rotary_tables(self, batch: ForwardBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and signed sines [N, 1, head_dim] of the batch's positions."""
         return self._rotary.tables(batch.positions, int(batch.positions.max()) + 1)

@@ -24,6 +24,7 @@ from moeinspect.runtime.sampling import SamplingParams
 from moeinspect.runtime.spec.draft_runner import DraftRunner
 from moeinspect.runtime.worker.device_state import DeviceState
 from moeinspect.runtime.worker.forward_runner import ForwardRunner
+from moeinspect.runtime.worker.graph_runner import GraphRunner
 from moeinspect.runtime.worker.model_runner import ModelRunner
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -63,7 +64,7 @@ class Worker:
         # A draft opts out before its backends are built, and graphs are captured from backends: each
         # takes the configuration that it finds.
         forwards = [
-            ForwardRunner(model, kv, backend=config.backend, faults=self.faults)
+            _forward_runner(config, plan, model, kv, self.faults)
             for model, kv in zip(models, self.kv_caches, strict=True)
         ]
         draft = None
@@ -114,6 +115,14 @@ def kv_shapes(config: RunConfig, plan: Plan, models: list[ModelConfig]) -> list[
         )
         for model in models
     ]
+
+
+def _forward_runner(
+    config: RunConfig, plan: Plan, model: Qwen3MoeForCausalLM, kv: KVCache, faults: ActiveFaults
+) -> ForwardRunner:
+    if not config.graph:
+        return ForwardRunner(model, kv, backend=config.backend, faults=faults)
+    return GraphRunner(model, kv, backend=config.backend, max_rows=plan.max_tokens, faults=faults)
 
 
 def _capture_shape(config: RunConfig, plan: Plan, target: Qwen3MoeForCausalLM) -> CaptureShape:

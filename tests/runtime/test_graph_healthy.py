@@ -1,0 +1,64 @@
+"""With graphs, too, any difference from target-only is a bug."""
+
+import functools
+
+import pytest
+from runtime_harness import DRAFT, RandomDelays, RandomPolicy, assert_identical, requests, run, target_only
+
+from moeinspect.runtime.config import RunConfig
+from moeinspect.runtime.worker.graph import Graph
+
+PROMPTS = tuple(requests())
+
+
+@functools.cache
+def baseline(dtype="float32", **options):
+    return target_only(RunConfig(dtype=dtype, **options), PROMPTS)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"overlap": False},
+        {"chunked_prefill_size": 8},
+        {"chunked_prefill_size": 13, "max_running_requests": 3},
+        {"overlap": False, "draft": DRAFT},
+        {"draft": DRAFT, "chunked_prefill_size": 8, "num_draft_tokens": 2},
+        {"disagg": True, "draft": DRAFT},
+    ],
+    ids=lambda options: ",".join(f"{k}={v}" for k, v in options.items()),
+)
+def test_graphs_give_the_bits_of_target_only(dtype, options):
+    assert_identical(run(RunConfig(dtype=dtype, graph=True, **options), PROMPTS), baseline(dtype))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_schedules_give_the_bits_of_target_only(seed):
+    config = RunConfig(graph=True, draft=DRAFT if seed % 2 else None, overlap=seed < 2)
+    assert_identical(run(config, PROMPTS, policy=RandomPolicy(seed)), baseline())
+
+
+@pytest.mark.parametrize("options", [{"draft": DRAFT}, {"draft": DRAFT, "disagg": True}])
+def test_random_delays_on_every_stream_change_nothing(options):
+    config = RunConfig(graph=True, temperature=1.0, seed=3, **options)
+    assert_identical(run(config, PROMPTS, jitter=RandomDelays(1)), baseline(temperature=1.0, seed=3))
+
+
+def test_a_run_with_graphs_replays_them_in_every_forward(monkeypatch):
+    from moeinspect.runtime.models.qwen3_moe import Qwen3MoeForCausalLM
+
+    replays = []
+    replay = Graph.replay
+    monkeypatch.setattr(Graph, "replay", lambda graph: (replays.append(len(graph)), replay(graph)))
+    monkeypatch.setattr(Qwen3MoeForCausalLM, "run", lambda *_: pytest.fail("ran eagerly"))
+    run(RunConfig(graph=True, draft=DRAFT), PROMPTS[:2])
+    assert len(set(replays)) == 2  # the target's layers and the draft's
+
+
+def test_forwards_beyond_the_largest_bucket_run_eagerly_with_the_same_bits(monkeypatch):
+    from moeinspect.runtime.worker import graph_runner
+
+    monkeypatch.setattr(graph_runner, "MAX_PREFILL_ROWS", 8)
+    monkeypatch.setattr(graph_runner, "MAX_DECODE_ROWS", 2)
+    assert_identical(run(RunConfig(graph=True, draft=DRAFT), PROMPTS), baseline())
