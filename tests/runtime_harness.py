@@ -30,10 +30,10 @@ def requests(count=6, seed=0, vocab=256, max_prompt=40, max_new=14):
 
 
 def run(config, prompts, **hooks):
-    """The ended requests by id, with weights and margins recorded."""
+    """The ended requests by id (by key, if not the first sample), with weights and margins recorded."""
     config, _ = resolve(replace(config, weights=True, margins=True), frozenset({OWN_PROMPTS}))
     with LocalRuntime(config, **hooks) as runtime:
-        return {ended.id: ended for ended in runtime.generate(prompts)}
+        return {ended.key if ended.sample else ended.id: ended for ended in runtime.generate(prompts)}
 
 
 def target_only(config, prompts):

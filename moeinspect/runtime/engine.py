@@ -10,15 +10,15 @@ from moeinspect.errors import InputError, UsageError
 from moeinspect.runtime import unified
 from moeinspect.runtime.config import RunConfig
 from moeinspect.runtime.device.stream import Jitter
-from moeinspect.runtime.disagg import worker_args
 from moeinspect.runtime.disagg.balancer import Balancer
-from moeinspect.runtime.disagg.messages import Submit
+from moeinspect.runtime.disagg.worker_args import worker_names
 from moeinspect.runtime.faults import DRAFT_CAPTURE
 from moeinspect.runtime.machine import machine_key
 from moeinspect.runtime.models.tokenizer import load_tokenizer
 from moeinspect.runtime.models.traffic_prompts import default_requests
 from moeinspect.runtime.plan import check_requests, make_plan
 from moeinspect.runtime.records import Event, FinishedRequest, ModelSummary, PromptRequest
+from moeinspect.runtime.results import RowLayout
 from moeinspect.runtime.sampling import derive_seed, sample_seed
 from moeinspect.runtime.scheduler.policy import SchedulePolicy
 from moeinspect.runtime.scheduler.request import Request
@@ -59,9 +59,12 @@ class LocalRuntime:
             moe_layers=target.moe_layers,
             vocab_size=target.vocab_size,
         )
+        self._layout = RowLayout(
+            len(target.moe_layers), target.top_k, target.num_experts, config.weights, config.margins
+        )
         self.eos_token_ids = target.eos_token_ids
         self.machine_key = machine_key(config)
-        self.worker_names = worker_args.WORKER_NAMES if config.disagg else unified.WORKER_NAMES
+        self.worker_names = worker_names(config) if config.disagg else unified.WORKER_NAMES
         self._tokenizer = load_tokenizer(config.model)
         self._server: unified.UnifiedServer | Balancer | None = None
 
@@ -120,11 +123,14 @@ class LocalRuntime:
         plan = make_plan(self.config, requests)
         if self.config.disagg:
             shapes = kv_shapes(self.config, plan, self._model_configs)
-            balancer = Balancer(self.config, plan, shapes, frozenset(self.eos_token_ids), self._jitter)
+            eos = frozenset(self.eos_token_ids)
+            balancer = Balancer(self.config, plan, self._layout, shapes, eos, self._jitter)
             self._server = balancer
-            yield from balancer.run([Submit(prompt, self._seed(prompt)) for prompt in requests])
+            yield from balancer.run([(prompt, self._seed(prompt)) for prompt in requests])
         else:
-            server = unified.UnifiedServer(self.config, plan, policy=self._policy, jitter=self._jitter)
+            server = unified.UnifiedServer(
+                self.config, plan, self._layout, policy=self._policy, jitter=self._jitter
+            )
             self._server = server
             yield from server.run([self._request(prompt) for prompt in requests])
 

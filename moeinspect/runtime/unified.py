@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
+from moeinspect.runtime.answers import AnswerWriter, read_answers
+from moeinspect.runtime.client import Client
 from moeinspect.runtime.config import RunConfig
 from moeinspect.runtime.device.stream import Jitter
 from moeinspect.runtime.plan import Plan
 from moeinspect.runtime.records import Event, FinishedRequest
-from moeinspect.runtime.results import finished_request
+from moeinspect.runtime.results import RowLayout, finished_request
 from moeinspect.runtime.scheduler.outputs import StepOutputs
 from moeinspect.runtime.scheduler.policy import SchedulePolicy
 from moeinspect.runtime.scheduler.request import Request
@@ -27,11 +27,15 @@ class UnifiedServer:
         self,
         config: RunConfig,
         plan: Plan,
+        layout: RowLayout,
         *,
         policy: SchedulePolicy | None = None,
         jitter: Jitter | None = None,
     ) -> None:
         self._overlap = config.overlap
+        self._layout = layout
+        self._writer = AnswerWriter(stream=config.stream)
+        self._client = Client(())
         self._ended: list[FinishedRequest] = []
         self._worker = Worker(config, plan, 0, jitter=jitter)
         self._scheduler = Scheduler(
@@ -50,6 +54,7 @@ class UnifiedServer:
             EngineError: a forward failed.
         """
         scheduler = self._scheduler
+        self._client = Client(request.prompt for request in requests)
         for request in requests:
             scheduler.add(request)
         loop = scheduler.overlap_loop if self._overlap else scheduler.normal_loop
@@ -67,15 +72,10 @@ class UnifiedServer:
         self._worker.close()
 
     def _on_outputs(self, outputs: StepOutputs) -> None:
-        for request, rows in zip(outputs.requests, outputs.routed_experts, strict=True):
-            if request.is_finished and rows is not None:
+        for answer in read_answers(self._writer.write(outputs)):
+            self._client.take(answer)
+            if answer.ended is not None:
+                prompt, output_ids = self._client.end(answer.key)
                 self._ended.append(
-                    finished_request(
-                        request.prompt,
-                        np.asarray(request.output_ids, dtype=np.int32),
-                        request.finish_reason or "",
-                        rows,
-                        num_drafted=request.num_drafted,
-                        num_accepted=request.num_accepted,
-                    )
+                    finished_request(prompt, output_ids, answer.ended, answer.rows, self._layout)
                 )

@@ -83,6 +83,10 @@ class DeviceStream:
 
         self._queue.put(block)
 
+    def notify(self, callback: Callable[[], None]) -> None:
+        """Enqueues a call that also takes place after a failure: who waits for the stream has to know."""
+        self._queue.put(callback)
+
     def synchronize(self) -> None:
         """Blocks the host until everything enqueued so far has run."""
         self.record().synchronize()

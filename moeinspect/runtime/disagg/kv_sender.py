@@ -1,75 +1,98 @@
-"""Moves the KV of finished prompts into the decode worker's slots."""
+"""Moves the KV of finished prompts into the slots that a decode worker allocated for it."""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from moeinspect.runtime.device.stream import Device, StreamEvent
-from moeinspect.runtime.memory.kv_cache import KVCache
+from moeinspect.runtime.device.stream import StreamEvent
+from moeinspect.runtime.records import RequestKey
 from moeinspect.runtime.scheduler.request import Request
 
 
-@dataclass(slots=True)
+class SendPath(Protocol):
+    """How KV leaves this worker."""
+
+    announces_first: bool
+    """Whether the other side has to know of a transfer before it can take place."""
+
+    def send(
+        self, decode: int, from_slots: torch.Tensor, to_slots: torch.Tensor, transfer: int
+    ) -> StreamEvent:
+        """Starts to move the KV of `from_slots` [P] to `to_slots` [P] of a decode worker.
+
+        The event is done once this worker's slots are no longer read. `transfer` counts the pair's
+        transfers.
+        """
+        ...
+
+
+Announce = Callable[[Request, int, int], None]
+"""Tells a decode worker about a request's KV: the request, the worker, the number of the transfer."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Destination:
+    decode: int
+    slots: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Transfer:
     request: Request
+    decode: int
+    number: int
     done: StreamEvent
 
 
 class KVSender:
-    """Copies each request's KV straight from this worker's cache into the decode worker's, once.
+    """Sends each request's KV once.
 
-    The destination caches lie in shared memory. A copy starts when the prompt has been computed and the
-    decode worker has said where to, whichever comes last, and runs on the transfer stream.
+    A transfer starts when the prompt has been computed and the decode worker has said where to, whichever
+    comes last. Transfers to different workers do not wait for each other.
     """
 
-    def __init__(
-        self, sources: list[KVCache], destinations: list[KVCache], device: Device, wake: Callable[[], None]
-    ) -> None:
-        self._pairs = list(zip(sources, destinations, strict=True))
-        self._device = device
-        self._wake = wake
-        self._slots: dict[str, NDArray[np.int64]] = {}
-        self._prefilled: dict[str, Request] = {}
-        self._transfers: deque[_Transfer] = deque()
-        self._count = 0
+    def __init__(self, path: SendPath, announce: Announce) -> None:
+        self._path = path
+        self._announce = announce
+        self._destinations: dict[RequestKey, _Destination] = {}
+        self._prefilled: dict[RequestKey, Request] = {}
+        self._transfers: list[_Transfer] = []
+        self._counts: dict[int, int] = defaultdict(int)
 
-    def destination_known(self, request_id: str, slots: NDArray[np.int64]) -> None:
+    def destination_known(self, key: RequestKey, decode: int, slots: NDArray[np.int64]) -> None:
         """The decode worker allocated `slots` [P] for the prompt's positions."""
-        self._slots[request_id] = slots
-        self._start_if_possible(request_id)
+        self._destinations[key] = _Destination(decode, slots)
+        self._start_if_possible(key)
 
     def prefilled(self, request: Request) -> None:
         """Every prompt position of `request` has been computed and its step processed."""
-        self._prefilled[request.prompt.id] = request
-        self._start_if_possible(request.prompt.id)
+        self._prefilled[request.prompt.key] = request
+        self._start_if_possible(request.prompt.key)
 
     def completed(self) -> list[Request]:
-        """Requests whose KV has arrived since the last call."""
-        arrived: list[Request] = []
-        # In order, as the stream runs them; a transfer behind one that is under way cannot be done.
-        while self._transfers and self._transfers[0].done.query():
-            arrived.append(self._transfers.popleft().request)
-        return arrived
+        """Requests whose KV has left since the last call; their slots here are no longer read."""
+        done = [transfer for transfer in self._transfers if transfer.done.query()]
+        self._transfers = [transfer for transfer in self._transfers if transfer not in done]
+        for transfer in done:
+            if not self._path.announces_first:
+                self._announce(transfer.request, transfer.decode, transfer.number)
+        return [transfer.request for transfer in done]
 
-    def _start_if_possible(self, request_id: str) -> None:
-        if request_id not in self._slots or request_id not in self._prefilled:
+    def _start_if_possible(self, key: RequestKey) -> None:
+        if key not in self._destinations or key not in self._prefilled:
             return
-        request = self._prefilled.pop(request_id)
-        to_slots = torch.from_numpy(self._slots.pop(request_id))
+        request, to = self._prefilled.pop(key), self._destinations.pop(key)
+        number = self._counts[to.decode]
+        self._counts[to.decode] += 1
+        if self._path.announces_first:
+            self._announce(request, to.decode, number)
         from_slots = torch.from_numpy(request.slots[: request.prompt_len].copy())
-
-        def copy() -> None:
-            for source, destination in self._pairs:
-                destination.data[:, :, to_slots] = source.data[:, :, from_slots]
-
-        stream = self._device.transfer
-        stream.submit(copy, kind="kv-transfer", step=self._count)
-        self._transfers.append(_Transfer(request, stream.record()))
-        stream.submit(self._wake, kind="wake", step=self._count)
-        self._count += 1
+        done = self._path.send(to.decode, from_slots, torch.from_numpy(to.slots), number)
+        self._transfers.append(_Transfer(request, to.decode, number, done))

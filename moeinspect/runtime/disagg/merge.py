@@ -2,17 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from moeinspect.errors import EngineError
+from moeinspect.runtime.answers import Answer, Ended
 from moeinspect.runtime.capture.collector import CollectedRows
+from moeinspect.runtime.faults import NO_MERGE
+from moeinspect.runtime.records import RequestKey
+
+
+def merge_answers(
+    prefill: Answer, decode: Answer | None, prompt_len: int, output_len: int, faults: Collection[str]
+) -> tuple[Ended, CollectedRows | None]:
+    """What both workers of a request say, as one; `decode` is None if nothing was to be sampled.
+
+    Raises:
+        EngineError: the rows of the two sides do not fit together.
+    """
+    if prefill.ended is None or (decode is not None and decode.ended is None):
+        raise RuntimeError("answers were merged before the request had ended")
+    if decode is None or decode.ended is None:
+        return prefill.ended, prefill.rows
+    ended = replace(
+        decode.ended,
+        cached_tokens=prefill.ended.cached_tokens,
+        num_retractions=prefill.ended.num_retractions + decode.ended.num_retractions,
+    )
+    if NO_MERGE in faults:
+        return ended, decode.rows
+    if prefill.rows is None and decode.rows is None:
+        return ended, None
+    if prefill.rows is None or decode.rows is None:
+        side = "prefill" if prefill.rows is None else "decode"
+        raise EngineError(f"{_name(prefill.key)}: the {side} worker returned no rows, the other one did")
+    return ended, merge_rows(prefill.key, prefill.rows, decode.rows, prompt_len, output_len)
 
 
 def merge_rows(
-    request_id: str, prefill: CollectedRows, decode: CollectedRows, prompt_len: int, output_len: int
+    key: RequestKey, prefill: CollectedRows, decode: CollectedRows, prompt_len: int, output_len: int
 ) -> CollectedRows:
     """Rows [0, P) of `prefill` followed by rows [P, P + N - 1) of `decode`.
 
@@ -22,10 +53,10 @@ def merge_rows(
     Raises:
         EngineError: the two sides do not fit together.
     """
-    where = f"request {request_id!r}: the rows of the two workers do not fit together"
+    where = f"{_name(key)}: the rows of the two workers do not fit together"
     if prefill.start != 0 or len(prefill) != prompt_len:
         raise EngineError(f"{where}: prefill returned {_span(prefill)}, not [0, {prompt_len})")
-    end = prompt_len + output_len - 1
+    end = prompt_len + max(0, output_len - 1)
     if decode.start != prompt_len or decode.start + len(decode) != end:
         raise EngineError(f"{where}: decode returned {_span(decode)}, not [{prompt_len}, {end})")
     if prefill.expert_ids.shape[1:] != decode.expert_ids.shape[1:]:
@@ -33,28 +64,29 @@ def merge_rows(
             f"{where}: prefill has {prefill.expert_ids.shape[1:]} ids a row, "
             f"decode {decode.expert_ids.shape[1:]}"
         )
-    if prefill.expert_ids.dtype != decode.expert_ids.dtype:
-        raise EngineError(f"{where}: {prefill.expert_ids.dtype} and {decode.expert_ids.dtype} ids")
-    return CollectedRows(
-        start=0,
-        expert_ids=np.concatenate([prefill.expert_ids, decode.expert_ids]),
-        origin=np.concatenate([prefill.origin, decode.origin]),
-        worker=np.concatenate([prefill.worker, decode.worker]),
-        step=np.concatenate([prefill.step, decode.step]),
-        slot=np.concatenate([prefill.slot, decode.slot]),
-        weights=_join(where, "weights", prefill.weights, decode.weights),
-        margin=_join(where, "margins", prefill.margin, decode.margin),
-    )
+    return join_rows(where, prefill, decode)
 
 
-def _join(
-    where: str, what: str, prefill: NDArray[Any] | None, decode: NDArray[Any] | None
-) -> NDArray[Any] | None:
-    if prefill is None and decode is None:
-        return None
-    if prefill is None or decode is None:
-        raise EngineError(f"{where}: only one of them returned {what}")
-    return np.concatenate([prefill, decode])
+def join_rows(where: str, first: CollectedRows, second: CollectedRows) -> CollectedRows:
+    """The rows of `second` after those of `first`, with everything that is known of each row.
+
+    Raises:
+        EngineError: one side lacks a column that the other has, or has it in another dtype.
+    """
+    columns: dict[str, Any] = {}
+    for name in (field.name for field in fields(CollectedRows) if field.name != "start"):
+        a, b = getattr(first, name), getattr(second, name)
+        if (a is None) != (b is None):
+            raise EngineError(f"{where}: only one of them returned {name}")
+        if a is not None and a.dtype != b.dtype:
+            raise EngineError(f"{where}: {name} are {a.dtype} and {b.dtype}")
+        columns[name] = None if a is None else np.concatenate([a, b])
+    return CollectedRows(start=first.start, **columns)
+
+
+def _name(key: RequestKey) -> str:
+    request_id, sample = key
+    return f"request {request_id!r}" + (f" sample {sample}" if sample else "")
 
 
 def _span(rows: CollectedRows) -> str:

@@ -1,4 +1,4 @@
-"""What balancer, prefill worker and decode worker say to each other. KV never travels in a message."""
+"""What balancer, prefill and decode workers say to each other. KV never travels in a message."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from moeinspect.runtime.capture.collector import CollectedRows
-from moeinspect.runtime.records import Event, PromptRequest
+from moeinspect.runtime.answers import StepAnswers
+from moeinspect.runtime.records import Event, PromptRequest, RequestKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,50 +17,41 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Submit:
-    """Balancer to both workers: run this request."""
+class RoutedRequest:
+    """A request and the workers that were chosen for it; no `decode` worker if nothing is to be sampled."""
 
     prompt: PromptRequest
     seed: int
+    prefill: int
+    decode: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Balancer to worker: run this batch."""
+
+    requests: tuple[RoutedRequest, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class KVDestination:
     """Decode to prefill worker: the KV of prompt positions [0, P) goes to these slots of mine."""
 
-    request_id: str
+    key: RequestKey
     slots: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class KVReady:
-    """Prefill to decode worker: the KV lies in your slots, and this token was sampled after the prompt."""
+    """Prefill to decode worker: the KV is in your slots, and this token was sampled after the prompt.
 
-    request_id: str
+    Where KV is sent rather than stored, it follows as the pair's transfer number `transfer`.
+    """
+
+    key: RequestKey
     prompt_len: int
     first_token: int
-
-
-@dataclass(frozen=True, slots=True)
-class PrefillAnswer:
-    """Prefill worker to balancer: a request's rows [0, P)."""
-
-    request_id: str
-    rows: CollectedRows
-    events: list[Event]
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeAnswer:
-    """Decode worker to balancer: an ended request's tokens and the rows from `rows.start` on."""
-
-    request_id: str
-    output_ids: NDArray[np.int32]
-    finish_reason: str
-    num_drafted: int
-    num_accepted: int
-    rows: CollectedRows
-    events: list[Event]
+    transfer: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +68,12 @@ class Goodbye:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Worker to balancer: what went wrong, in one line."""
+    """Worker to balancer: what went wrong, in one line; `peer` is the worker whose link broke, if one did."""
 
     message: str
     hint: str = ""
+    peer: int | None = None
 
 
-WorkerMessage = Ready | PrefillAnswer | DecodeAnswer | Goodbye | Failed
+WorkerMessage = Ready | StepAnswers | Goodbye | Failed
 """What a worker says to the balancer."""

@@ -7,9 +7,13 @@ import signal
 import torch
 
 from moeinspect.errors import MoeinspectError
-from moeinspect.runtime.disagg.halves import DecodeHalf, PrefillHalf, WorkerHalf
-from moeinspect.runtime.disagg.messages import Failed, Goodbye, Ready
-from moeinspect.runtime.disagg.worker_args import DECODE, WorkerArgs
+from moeinspect.runtime.disagg.channel import Inbox
+from moeinspect.runtime.disagg.decode_half import DecodeHalf
+from moeinspect.runtime.disagg.messages import Failed
+from moeinspect.runtime.disagg.prefill_half import PrefillHalf
+from moeinspect.runtime.disagg.shm_path import ShmReceivePath, ShmSendPath
+from moeinspect.runtime.disagg.worker_args import WorkerArgs
+from moeinspect.runtime.disagg.worker_half import WorkerHalf
 from moeinspect.runtime.memory.kv_cache import KVCache
 from moeinspect.runtime.worker.worker import DTYPES, Worker
 
@@ -38,28 +42,32 @@ def _send_failure(args: WorkerArgs, failure: Failed) -> None:
 
 def _serve(args: WorkerArgs) -> None:
     dtype = DTYPES[args.config.dtype]
-    shared_kv = [region.tensor().view(dtype) for region in args.regions]
-    is_decode = args.index == DECODE
-    worker = Worker(
-        args.config, args.plan, args.index, kv_storage=shared_kv if is_decode else None, jitter=args.jitter
-    )
-    for region in args.regions:
+    shared_kv = {
+        index: [region.tensor().view(dtype) for region in regions] for index, regions in args.regions.items()
+    }
+    own_kv = shared_kv[args.index] if args.is_decode else None
+    worker = Worker(args.config, args.plan, args.index, kv_storage=own_kv, jitter=args.jitter)
+    for region in (region for regions in args.regions.values() for region in regions):
         region.close()
     try:
         half = _half(worker, args, shared_kv)
-        args.channels.balancer.send(Ready())
-        for _ in half.run():
-            pass
-        half.scheduler.pool.check_integrity()
-        args.channels.balancer.send(Goodbye(worker.log.drain()))
+        try:
+            half.serve()
+        finally:
+            half.close()
     finally:
         worker.close()
 
 
-def _half(worker: Worker, args: WorkerArgs, shared_kv: list[torch.Tensor]) -> WorkerHalf:
-    if args.index == DECODE:
-        return DecodeHalf(worker, args)
-    destinations = [
-        KVCache(cache.shape, tensor) for cache, tensor in zip(worker.kv_caches, shared_kv, strict=True)
-    ]
-    return PrefillHalf(worker, args, destinations)
+def _half(worker: Worker, args: WorkerArgs, shared_kv: dict[int, list[torch.Tensor]]) -> WorkerHalf:
+    inbox = Inbox(args.channels)
+    if args.is_decode:
+        return DecodeHalf(worker, args, inbox, ShmReceivePath())
+    shapes = [cache.shape for cache in worker.kv_caches]
+    destinations = {
+        index: [KVCache(shape, tensor) for shape, tensor in zip(shapes, tensors, strict=True)]
+        for index, tensors in shared_kv.items()
+    }
+    return PrefillHalf(
+        worker, args, inbox, ShmSendPath(worker.kv_caches, destinations, worker.device, inbox.wake)
+    )

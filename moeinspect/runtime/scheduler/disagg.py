@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from moeinspect.runtime.faults import SKIP_FINALIZE_PREFILL, ActiveFaults
+from moeinspect.runtime.records import RequestKey
 from moeinspect.runtime.scheduler.batch import StepResult
 from moeinspect.runtime.scheduler.request import Request
 from moeinspect.runtime.scheduler.scheduler import Scheduler
@@ -43,7 +44,7 @@ class DecodeScheduler(Scheduler):
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
-        self._preallocated: dict[str, Request] = {}
+        self._preallocated: dict[RequestKey, Request] = {}
 
     @property
     def has_requests(self) -> bool:
@@ -54,12 +55,12 @@ class DecodeScheduler(Scheduler):
         while self.waiting and self.pool.can_hold(self.waiting[0]):
             request = self.waiting.popleft()
             self._hold(request)
-            self._preallocated[request.prompt.id] = request
+            self._preallocated[request.prompt.key] = request
             self.on_preallocated(request)
 
-    def kv_arrived(self, request_id: str, first_token: int) -> None:
+    def kv_arrived(self, key: RequestKey, first_token: int) -> None:
         """The prompt's KV lies in the slots that were allocated for it; decoding can begin."""
-        request = self._preallocated.pop(request_id)
+        request = self._preallocated.pop(key)
         request.prefilled_len = request.prompt_len
         row, prompt_len = request.table_row, request.prompt_len
         self._device.compute.submit(

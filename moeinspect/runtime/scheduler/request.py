@@ -34,6 +34,8 @@ class Request:
     is_collected: bool = False
     num_drafted: int = 0
     num_accepted: int = 0
+    cached_tokens: int = 0
+    num_retractions: int = 0
 
     @property
     def prompt_len(self) -> int:

@@ -10,7 +10,7 @@ from runtime_harness import DRAFT, requests
 
 from moeinspect.errors import EngineError
 from moeinspect.runtime.config import RunConfig
-from moeinspect.runtime.disagg.balancer import Balancer
+from moeinspect.runtime.disagg.worker_group import WorkerGroup
 from moeinspect.runtime.engine import LocalRuntime
 
 PROMPTS = requests(8, max_new=40)
@@ -24,13 +24,13 @@ def workers():
 @pytest.mark.parametrize("moment", ["starting", "running"])
 def test_a_worker_that_is_killed_is_named(name, moment, monkeypatch):
     if moment == "starting":
-        wait_for_ready = Balancer._expect
+        wait_for_ready = WorkerGroup.await_each
 
-        def kill_and_wait(balancer, kind):
+        def kill_and_wait(group, kind):
             kill(name)
-            return wait_for_ready(balancer, kind)
+            return wait_for_ready(group, kind)
 
-        monkeypatch.setattr(Balancer, "_expect", kill_and_wait)
+        monkeypatch.setattr(WorkerGroup, "await_each", kill_and_wait)
     started = time.monotonic()
     ended = []
     with (

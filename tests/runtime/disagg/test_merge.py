@@ -22,7 +22,7 @@ def rows(start, count, worker, layers=3, weights=True, dtype=np.uint8):
 
 
 def test_prompt_rows_come_from_prefill_and_the_rest_from_decode():
-    merged = merge_rows("r", rows(0, 5, 0), rows(5, 3, 1), prompt_len=5, output_len=4)
+    merged = merge_rows(("r", 0), rows(0, 5, 0), rows(5, 3, 1), prompt_len=5, output_len=4)
     assert merged.start == 0 and len(merged) == 8
     assert merged.worker.tolist() == [0] * 5 + [1] * 3
     assert merged.weights.reshape(8, -1)[:, 0].tolist() == [0.0] * 5 + [1.0] * 3
@@ -37,15 +37,15 @@ def test_prompt_rows_come_from_prefill_and_the_rest_from_decode():
         (rows(0, 5, 0), rows(4, 4, 1), r"decode returned \[4, 8\), not \[5, 8\)"),
         (rows(0, 5, 0), rows(5, 2, 1), r"decode returned \[5, 7\)"),
         (rows(0, 5, 0), rows(5, 3, 1, layers=2), "ids a row"),
-        (rows(0, 5, 0), rows(5, 3, 1, dtype=np.uint16), "uint8 and uint16"),
+        (rows(0, 5, 0), rows(5, 3, 1, dtype=np.uint16), "expert_ids are uint8 and uint16"),
         (rows(0, 5, 0), rows(5, 3, 1, weights=False), "only one of them returned weights"),
         (
             replace(rows(0, 5, 0), margin=np.ones((5, 3), np.float32)),
             rows(5, 3, 1),
-            "only one of them returned margins",
+            "only one of them returned margin",
         ),
     ],
 )
 def test_sides_that_do_not_fit_are_refused(prefill, decode, message):
     with pytest.raises(EngineError, match=message):
-        merge_rows("r", prefill, decode, prompt_len=5, output_len=4)
+        merge_rows(("r", 0), prefill, decode, prompt_len=5, output_len=4)

@@ -1,0 +1,55 @@
+"""The decode side: takes over prompts whose KV has arrived, answers tokens and the rows computed here."""
+
+from __future__ import annotations
+
+from moeinspect.runtime.disagg.channel import Inbox
+from moeinspect.runtime.disagg.kv_receiver import KVReceiver, ReceivePath
+from moeinspect.runtime.disagg.messages import KVDestination, KVReady, RoutedRequest
+from moeinspect.runtime.disagg.worker_args import WorkerArgs
+from moeinspect.runtime.disagg.worker_half import Sender, WorkerHalf
+from moeinspect.runtime.faults import NO_MERGE
+from moeinspect.runtime.records import RequestKey
+from moeinspect.runtime.scheduler.disagg import DecodeScheduler
+from moeinspect.runtime.scheduler.policy import SchedulePolicy
+from moeinspect.runtime.scheduler.request import Request
+from moeinspect.runtime.worker.worker import Worker
+
+
+class DecodeHalf(WorkerHalf):
+    """Allocates a request's KV slots, tells its prefill worker which ones, and decodes from there."""
+
+    scheduler: DecodeScheduler
+
+    def __init__(self, worker: Worker, args: WorkerArgs, inbox: Inbox, path: ReceivePath) -> None:
+        super().__init__(worker, args, inbox)
+        self.receiver = KVReceiver(path)
+        self.scheduler = DecodeScheduler(
+            worker.runner,
+            worker.pool,
+            worker.collector,
+            worker.device,
+            SchedulePolicy(args.config.chunked_prefill_size),
+            self._answer,
+        )
+        self.scheduler.on_preallocated = self._preallocated
+        self.scheduler.collects_prompt_rows = NO_MERGE in worker.faults
+        self._prefill_of: dict[RequestKey, int] = {}
+        self._handlers[KVReady] = self._kv_ready
+
+    def _advance(self) -> None:
+        for message in self.receiver.arrived():
+            self.scheduler.kv_arrived(message.key, message.first_token)
+
+    def _add(self, routed: RoutedRequest) -> None:
+        self._prefill_of[routed.prompt.key] = routed.prefill
+        self.scheduler.add(self._request(routed.prompt, routed.seed))
+
+    def _preallocated(self, request: Request) -> None:
+        key = request.prompt.key
+        slots = request.slots[: request.prompt_len].copy()
+        self.receiver.expect(key, slots)
+        self.peers[self._prefill_of.pop(key)].send(KVDestination(key, slots))
+
+    def _kv_ready(self, sender: Sender, message: KVReady) -> None:
+        if sender is not None:
+            self.receiver.announced(sender, message)

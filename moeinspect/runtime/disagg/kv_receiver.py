@@ -1,0 +1,56 @@
+"""Waits for the KV of prompts that were computed elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from moeinspect.runtime.device.stream import StreamEvent
+from moeinspect.runtime.disagg.messages import KVReady
+from moeinspect.runtime.records import RequestKey
+
+
+class ReceivePath(Protocol):
+    """How KV gets into this worker's cache."""
+
+    def receive(self, prefill: int, slots: torch.Tensor, transfer: int) -> StreamEvent | None:
+        """Stores an announced transfer under `slots` [P]; None: it is there already.
+
+        The event is done once the KV can be read. Transfers of one prefill worker come in the order in
+        which they were announced.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Arrival:
+    message: KVReady
+    done: StreamEvent | None
+
+
+class KVReceiver:
+    """Requests whose slots wait for KV."""
+
+    def __init__(self, path: ReceivePath) -> None:
+        self._path = path
+        self._slots: dict[RequestKey, NDArray[np.int64]] = {}
+        self._arrivals: list[_Arrival] = []
+
+    def expect(self, key: RequestKey, slots: NDArray[np.int64]) -> None:
+        """`slots` [P] were allocated for the prompt's positions."""
+        self._slots[key] = slots
+
+    def announced(self, prefill: int, message: KVReady) -> None:
+        """A prefill worker says that a request's KV is there or on its way."""
+        slots = torch.from_numpy(self._slots.pop(message.key))
+        self._arrivals.append(_Arrival(message, self._path.receive(prefill, slots, message.transfer)))
+
+    def arrived(self) -> list[KVReady]:
+        """Announcements whose KV can be read, since the last call."""
+        done = [arrival for arrival in self._arrivals if arrival.done is None or arrival.done.query()]
+        self._arrivals = [arrival for arrival in self._arrivals if arrival not in done]
+        return [arrival.message for arrival in done]

@@ -1,0 +1,58 @@
+"""The prefill side: computes prompts and their first tokens, hands the KV over, answers the prompt's rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from moeinspect.runtime.disagg.channel import Inbox
+from moeinspect.runtime.disagg.kv_sender import KVSender, SendPath
+from moeinspect.runtime.disagg.messages import KVDestination, KVReady, RoutedRequest
+from moeinspect.runtime.disagg.worker_args import WorkerArgs
+from moeinspect.runtime.disagg.worker_half import Sender, WorkerHalf
+from moeinspect.runtime.scheduler.disagg import PrefillScheduler
+from moeinspect.runtime.scheduler.policy import SchedulePolicy
+from moeinspect.runtime.scheduler.request import Request
+from moeinspect.runtime.worker.worker import Worker
+
+
+class PrefillHalf(WorkerHalf):
+    """Runs each prompt and its first token; the rest of the request is the decode worker's."""
+
+    scheduler: PrefillScheduler
+
+    def __init__(self, worker: Worker, args: WorkerArgs, inbox: Inbox, path: SendPath) -> None:
+        super().__init__(worker, args, inbox)
+        self.sender = KVSender(path, self._announce)
+        self.scheduler = PrefillScheduler(
+            worker.runner,
+            worker.pool,
+            worker.collector,
+            worker.device,
+            SchedulePolicy(args.config.chunked_prefill_size),
+            self._answer,
+        )
+        self.scheduler.faults = worker.faults
+        self.scheduler.on_prefilled = self.sender.prefilled
+        self._handlers[KVDestination] = self._destination
+
+    def _advance(self) -> None:
+        for request in self.sender.completed():
+            self.scheduler.kv_sent(request)
+
+    def _add(self, routed: RoutedRequest) -> None:
+        prompt = replace(
+            routed.prompt,
+            max_new_tokens=min(1, routed.prompt.max_new_tokens),
+            stop=(),
+            stop_token_ids=(),
+            abort_after=None,
+        )
+        self.scheduler.add(self._request(prompt, routed.seed))
+
+    def _destination(self, sender: Sender, message: KVDestination) -> None:
+        if sender is not None:
+            self.sender.destination_known(message.key, sender, message.slots)
+
+    def _announce(self, request: Request, decode: int, transfer: int) -> None:
+        key, first_token = request.prompt.key, request.output_ids[0]
+        self.peers[decode].send(KVReady(key, request.prompt_len, first_token, transfer))

@@ -1,0 +1,83 @@
+"""What prefill and decode workers share: messages in, answers out, and the loop that fits the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from moeinspect.runtime.answers import AnswerWriter
+from moeinspect.runtime.disagg.channel import Inbox, Outbox
+from moeinspect.runtime.disagg.messages import Goodbye, Ready, RoutedRequest, Shutdown, Submit
+from moeinspect.runtime.disagg.worker_args import WorkerArgs
+from moeinspect.runtime.records import PromptRequest
+from moeinspect.runtime.scheduler.outputs import StepOutputs
+from moeinspect.runtime.scheduler.request import Request
+from moeinspect.runtime.scheduler.scheduler import Scheduler
+from moeinspect.runtime.worker.worker import Worker
+
+Sender = int | None
+"""Who sent a message: a worker's index, or None for the balancer."""
+
+
+class WorkerHalf:
+    """One side of the hand-off; `inbox` brings what others say, the outboxes carry what it says."""
+
+    scheduler: Scheduler
+
+    def __init__(self, worker: Worker, args: WorkerArgs, inbox: Inbox) -> None:
+        self.worker = worker
+        self.args = args
+        self.inbox = inbox
+        self.balancer = Outbox(args.channels.balancer)
+        self.peers = {index: Outbox(connection) for index, connection in args.channels.peers.items()}
+        self._writer = AnswerWriter(stream=args.config.stream)
+        self._handlers: dict[type, Callable[[Sender, Any], None]] = {
+            Submit: self._submit,
+            Shutdown: self._shutdown,
+        }
+        self._open = True
+
+    def serve(self) -> None:
+        """Answers requests until `Shutdown`."""
+        self.balancer.send(Ready())
+        loop = self.scheduler.overlap_loop if self.args.config.overlap else self.scheduler.normal_loop
+        for _ in loop(self._receive):
+            pass
+        self.scheduler.pool.check_integrity()
+        self.balancer.send(Goodbye(self.worker.log.drain()))
+
+    def close(self) -> None:
+        """Gets the last messages out, in bounded time."""
+        for outbox in (*self.peers.values(), self.balancer):
+            outbox.close()
+
+    def _receive(self, idle: bool) -> bool:
+        for sender, message in self.inbox.messages(block=idle):
+            self._handlers[type(message)](sender, message)
+        self.worker.device.check()
+        self._advance()
+        return self._open
+
+    def _advance(self) -> None:
+        """Goes on with transfers that have come to an end."""
+        raise NotImplementedError
+
+    def _submit(self, _: Sender, batch: Submit) -> None:
+        for routed in batch.requests:
+            self._add(routed)
+
+    def _add(self, routed: RoutedRequest) -> None:
+        raise NotImplementedError
+
+    def _shutdown(self, _: Sender, message: Shutdown) -> None:
+        self._open = False
+
+    def _request(self, prompt: PromptRequest, seed: int) -> Request:
+        eos = frozenset() if prompt.ignore_eos else self.args.eos_token_ids
+        return Request(prompt, seed, eos)
+
+    def _answer(self, outputs: StepOutputs) -> None:
+        answers = self._writer.write(outputs)
+        if answers.keys:
+            answers.events = self.worker.log.drain()
+            self.balancer.send(answers)
