@@ -1,5 +1,6 @@
 """Exit statuses, one-line errors, options of later versions, and docs for every option."""
 
+import json
 import os
 import re
 import subprocess
@@ -12,6 +13,8 @@ import typer.main
 from moeinspect import cli
 from moeinspect.commands._binding import ALIASES, canonical
 from moeinspect.errors import EngineError, InputError
+from moeinspect.runtime.faults import FAULTS
+from moeinspect.runtime.traffic import TRAFFICS
 
 COMMANDS = ("capture", "diff", "check-duplicates", "disagg-sim")
 DOCS = Path(__file__).parents[1] / "docs" / "command-line.md"
@@ -181,12 +184,17 @@ def test_an_alias_counts_as_the_option_it_stands_for(run):
 def test_faults_are_listed(run):
     status, stdout, stderr = run("capture", "--list-faults")
     assert (status, stderr) == (0, "")
-    assert [line.split()[0] for line in stdout.splitlines()] == [
-        "skip-finalize-prefill",
-        "draft-capture",
-        "no-merge",
-        "buffer-reuse",
-    ]
+    lines = stdout.splitlines()
+    assert [line.split()[0] for line in lines if not line.startswith(" ")] == list(FAULTS)
+    assert "with" not in lines[0] and lines[1].split() == ["needs", "--disagg", "--overlap"]
+
+
+def test_faults_are_listed_as_json_with_what_they_need(run):
+    status, stdout, _ = run("capture", "--list-faults", "--format", "json")
+    faults = {fault["name"]: fault for fault in json.loads(stdout)["faults"]}
+    assert status == 0 and list(faults) == list(FAULTS)
+    assert faults["skip-finalize-prefill"]["needs"] == {"disagg": True, "overlap": True}
+    assert {fault["traffic"] for fault in faults.values()} <= {"", *TRAFFICS}
 
 
 def failing(monkeypatch, error):

@@ -20,7 +20,7 @@ from moeinspect.errors import EngineError, InputError
 from moeinspect.interrupts import shielded
 from moeinspect.runtime.config import RunConfig
 from moeinspect.runtime.records import PromptRequest
-from moeinspect.trace.schema import ModelFacts
+from moeinspect.trace.schema import FinishReason, ModelFacts, RequestRecord
 
 if TYPE_CHECKING:
     from moeinspect.runtime.engine import LocalRuntime
@@ -56,6 +56,19 @@ class RunSummary:
     rows: int = 0
     drafted: int = 0
     accepted: int = 0
+    cached_tokens: int = 0
+    retractions: int = 0
+    aborted: int = 0
+
+    def count(self, record: RequestRecord) -> None:
+        """Takes in a request that has been written."""
+        self.requests += 1
+        self.rows += len(record.expert_ids)
+        self.drafted += record.num_drafted
+        self.accepted += record.num_accepted
+        self.cached_tokens += record.cached_tokens
+        self.retractions += record.num_retractions
+        self.aborted += record.finish_reason == FinishReason.ABORT
 
 
 def record(run: Run, console: Console) -> RunSummary:
@@ -145,12 +158,10 @@ def _write_all(
     with console.progress(label, len(requests)) as bar:
         for finished in runtime.generate(requests):
             with shielded():
-                writer.append(request_record(finished))
+                request = request_record(finished)
+                writer.append(request)
                 _append_events(runtime, writer)
-                summary.requests += 1
-            summary.rows += len(finished.expert_ids)
-            summary.drafted += finished.num_drafted
-            summary.accepted += finished.num_accepted
+                summary.count(request)
             bar.advance(1, len(finished.prompt_ids) + len(finished.output_ids))
         with shielded():
             _append_events(runtime, writer)

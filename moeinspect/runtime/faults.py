@@ -26,8 +26,8 @@ OWN_UPDATE = "newer weights of the target"
 class Fault:
     """One known bug.
 
-    `needs` maps a `RunConfig` field to the value without which nothing goes wrong; of a number, any value
-    but the default's will do. `traffic` names the requests (`traffic.TRAFFICS`) that are brought along
+    `needs` maps a `RunConfig` field to the value without which nothing goes wrong; of a number, to the
+    least. `traffic` names the requests (`traffic.TRAFFICS`) that are brought along
     where the user names none.
     """
 

@@ -42,6 +42,10 @@ _TARGET_ONLY: dict[str, Any] = {
 }
 
 
+_CAPACITIES = ("host_kv_slots",)
+"""Needs of which any size will do, beside the one that is turned on."""
+
+
 def resolve(config: RunConfig, explicit: frozenset[str]) -> tuple[RunConfig, tuple[str, ...]]:
     """Applies `target_only` and what faults and traffic need; `explicit` names the fields that the user set.
 
@@ -110,7 +114,7 @@ def _satisfied(field: str, current: object, need: object) -> bool:
     if need == OWN_UPDATE:
         return bool(current)
     if isinstance(need, int) and not isinstance(need, bool):
-        return bool(current != getattr(DEFAULTS, field))
+        return isinstance(current, int) and current >= (1 if field in _CAPACITIES else need)
     return current == need
 
 
