@@ -1,6 +1,9 @@
-"""How embedded models are named; known without torch."""
+"""How embedded models and drafts without a model are named; known without torch."""
 
 BUILTIN_PREFIX = "builtin:"
+
+NGRAM = "ngram"
+"""A draft that looks its proposals up in the request's own tokens; it has no model."""
 
 
 def builtin_draft_of(model: str) -> str | None:
@@ -11,3 +14,8 @@ def builtin_draft_of(model: str) -> str | None:
 def builtin_update_of(model: str) -> str | None:
     """Newer weights of an embedded target; None for any other model."""
     return f"{model}-updated" if model in ("builtin:tiny", "builtin:random") else None
+
+
+def draft_model_of(draft: str | None) -> str | None:
+    """The model that a run's draft loads: a folder or an embedded name; None if it needs none."""
+    return None if draft == NGRAM else draft

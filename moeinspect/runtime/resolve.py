@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from moeinspect.errors import UsageError
-from moeinspect.runtime.builtin_names import builtin_draft_of, builtin_update_of
+from moeinspect.runtime.builtin_names import NGRAM, builtin_draft_of, builtin_update_of
 from moeinspect.runtime.config import RunConfig
 from moeinspect.runtime.contradictions import settle_contradictions
 from moeinspect.runtime.faults import ANY_DRAFT, FAULTS, OWN_DRAFT, OWN_UPDATE
@@ -108,7 +108,7 @@ def _apply_needs(config: RunConfig, name: str, explicit: frozenset[str], notes: 
 
 def _satisfied(field: str, current: object, need: object) -> bool:
     if need == OWN_DRAFT:
-        return current not in (None, "ngram")
+        return current not in (None, NGRAM)
     if need == ANY_DRAFT:
         return current is not None
     if need == OWN_UPDATE:
@@ -123,7 +123,7 @@ def _turned_on(config: RunConfig, need: Any) -> Any:  # noqa: ANN401  # as the f
     if need == OWN_DRAFT:
         return builtin_draft_of(config.model)
     if need == ANY_DRAFT:
-        return builtin_draft_of(config.model) or "ngram"
+        return builtin_draft_of(config.model) or NGRAM
     if need == OWN_UPDATE:
         updated = builtin_update_of(config.model)
         return None if updated is None else ((_UPDATE_STEP, updated),)

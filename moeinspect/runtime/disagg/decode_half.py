@@ -38,7 +38,7 @@ class DecodeHalf(WorkerHalf):
 
     def _advance(self) -> None:
         for message in self.receiver.arrived():
-            self.scheduler.kv_arrived(message.key, message.first_token)
+            self.scheduler.kv_arrived(message.key, message.first_token, message.hidden)
 
     def _add(self, routed: RoutedRequest) -> None:
         self._prefill_of[routed.prompt.key] = routed.prefill

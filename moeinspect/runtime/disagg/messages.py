@@ -45,13 +45,15 @@ class KVDestination:
 class KVReady:
     """Prefill to decode worker: the KV is in your slots, and this token was sampled after the prompt.
 
-    Where KV is sent rather than stored, it follows as the pair's transfer number `transfer`.
+    Where KV is sent rather than stored, it follows as the pair's transfer number `transfer`. `hidden`
+    [width * H] are the target's hidden states of the last prompt token, where a draft head reads them.
     """
 
     key: RequestKey
     prompt_len: int
     first_token: int
     transfer: int = 0
+    hidden: NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True, slots=True)

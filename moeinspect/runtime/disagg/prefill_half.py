@@ -55,4 +55,4 @@ class PrefillHalf(WorkerHalf):
 
     def _announce(self, request: Request, decode: int, transfer: int) -> None:
         key, first_token = request.prompt.key, request.output_ids[0]
-        self.peers[decode].send(KVReady(key, request.prompt_len, first_token, transfer))
+        self.peers[decode].send(KVReady(key, request.prompt_len, first_token, transfer, request.last_hidden))

@@ -30,12 +30,16 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class ScheduledBatch:
-    """One step: a prefill of `chunks`, or a decode (or verify) of `requests` by one step each."""
+    """One step: a prefill of `chunks`, or a decode (or verify) of `requests` by one step each.
+
+    `num_drafts` is the number of tokens that a verify step proposes for each request.
+    """
 
     step: int
     mode: ForwardMode
     requests: tuple[Request, ...]
     chunks: tuple[Chunk, ...] = ()
+    num_drafts: int = 0
 
     @property
     def sampling_requests(self) -> tuple[Request, ...]:
@@ -50,8 +54,10 @@ class StepResult:
     """Results of a launched step; host arrays are valid once `copy_done` is.
 
     `tokens` [n, width] are the tokens sampled for the batch's `sampling_requests`, of which the first
-    `num_tokens` [n] of each count; width is 1 without a draft. `captures` are the delayed copies of the
-    step's routed experts, in the order in which its forwards ran; empty where they were stored at once.
+    `num_tokens` [n] of each count; width is 1 without a draft. `hidden` [n, width * H] are the target's
+    hidden states of completed prompts' last tokens, where a draft head reads them. `captures` are the
+    delayed copies of the step's routed experts, in the order in which its forwards ran; empty where they
+    were stored at once.
     """
 
     batch: ScheduledBatch
@@ -59,6 +65,8 @@ class StepResult:
     device_num_tokens: torch.Tensor | None = None
     tokens: NDArray[np.int64] | None = None
     num_tokens: NDArray[np.int64] | None = None
+    device_hidden: torch.Tensor | None = None
+    hidden: NDArray[np.float32] | None = None
     captures: list[TopkCaptureOutput] = field(default_factory=list)
     copy_done: StreamEvent | None = None
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from moeinspect.runtime.faults import SKIP_FINALIZE_PREFILL, ActiveFaults
 from moeinspect.runtime.records import RequestKey
 from moeinspect.runtime.scheduler.batch import StepResult
@@ -25,7 +28,10 @@ class PrefillScheduler(Scheduler):
         if SKIP_FINALIZE_PREFILL not in self.faults:
             result.finalize()
         self._note_chunks(result.batch)
-        for request, tokens in zip(result.batch.sampling_requests, result.outputs(), strict=True):
+        for i, (request, tokens) in enumerate(
+            zip(result.batch.sampling_requests, result.outputs(), strict=True)
+        ):
+            request.last_hidden = None if result.hidden is None else result.hidden[i]
             request.append_outputs(tokens)
             self.on_prefilled(request)
 
@@ -58,13 +64,18 @@ class DecodeScheduler(Scheduler):
             self._preallocated[request.prompt.key] = request
             self.on_preallocated(request)
 
-    def kv_arrived(self, key: RequestKey, first_token: int) -> None:
-        """The prompt's KV lies in the slots that were allocated for it; decoding can begin."""
+    def kv_arrived(
+        self, key: RequestKey, first_token: int, hidden: NDArray[np.float32] | None = None
+    ) -> None:
+        """The prompt's KV lies in the slots that were allocated for it; decoding can begin.
+
+        `hidden` [width * H] are the target's hidden states of the last prompt token, for a draft head.
+        """
         request = self._preallocated.pop(key)
         request.prefilled_len = request.prompt_len
         row, prompt_len = request.table_row, request.prompt_len
         self._device.compute.submit(
-            lambda: self.runner.state.begin_decode(row, prompt_len, first_token),
+            lambda: self.runner.state.begin_decode(row, prompt_len, first_token, hidden),
             kind="begin",
             step=self._step,
         )

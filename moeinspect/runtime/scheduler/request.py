@@ -36,6 +36,8 @@ class Request:
     num_accepted: int = 0
     cached_tokens: int = 0
     num_retractions: int = 0
+    last_hidden: NDArray[np.float32] | None = None
+    """The target's hidden states of the last prompt token, for a draft head in another process."""
 
     @property
     def prompt_len(self) -> int:

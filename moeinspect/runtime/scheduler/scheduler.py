@@ -94,7 +94,9 @@ class Scheduler:
             return self._prefill_batch(prefilling)
         if decoding:
             requests = tuple(self._policy.select_decode(decoding))
-            return ScheduledBatch(self._take_step(), self._decode_mode, requests)
+            draft = self.runner.draft
+            num_drafts = 0 if draft is None else draft.length.current
+            return ScheduledBatch(self._take_step(), self._decode_mode, requests, num_drafts=num_drafts)
         return None
 
     def _admit(self) -> None:
@@ -107,9 +109,10 @@ class Scheduler:
         self.pool.hold(request)
         self.collector.note_allocated(request)
         row, slots, seed = request.table_row, request.slots, request.seed
+        token_ids = (*request.prompt.prompt_ids, *request.output_ids)
         # On the device the row may still be read by a step in flight: the change waits its turn.
         self._device.compute.submit(
-            lambda: self.runner.state.assign(row, slots, seed), kind="assign", step=self._step
+            lambda: self.runner.state.assign(row, slots, seed, token_ids), kind="assign", step=self._step
         )
 
     def _prefill_batch(self, requests: list[Request]) -> ScheduledBatch:
@@ -169,6 +172,7 @@ class Scheduler:
     def _process_decode(self, result: StepResult) -> None:
         result.finalize()
         batch = result.batch
+        accepted: list[int] = []
         for request, tokens in zip(batch.requests, result.outputs(), strict=True):
             kept = 0
             if not request.is_finished:
@@ -177,10 +181,13 @@ class Scheduler:
                 start = request.next_position
                 self.collector.note_computed(request, start, len(tokens), batch.mode, batch.step)
                 kept = request.append_outputs(tokens)
-                if batch.mode is ForwardMode.VERIFY and self.runner.draft is not None:
-                    request.num_drafted += self.runner.draft.num_draft_tokens
+                if batch.mode is ForwardMode.VERIFY:
+                    request.num_drafted += batch.num_drafts
                     request.num_accepted += min(kept, len(tokens) - 1)
+                    accepted.append(len(tokens) - 1)
             self._settle(request, tokens[:kept])
+        if self.runner.draft is not None:
+            self.runner.draft.length.observe(accepted)
 
     def _note_chunks(self, batch: ScheduledBatch) -> None:
         for chunk in batch.chunks:

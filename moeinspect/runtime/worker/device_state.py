@@ -16,10 +16,19 @@ class DeviceState:
     """Rows of the request table; touched on the compute stream only.
 
     For table row r: `last_token[r]` was sampled and not yet fed, `next_position[r]` is where it will be,
-    `output_position[r]` is the number of tokens sampled so far.
+    `output_position[r]` is the number of tokens sampled so far; `history[r]` holds the token of every
+    position up to `next_position[r]`. `last_hidden[r]` are the target's hidden states of the position before
+    `next_position[r]`, or of the last prompt token that was computed; zeros where they are unknown, None if
+    no draft head reads them.
     """
 
-    def __init__(self, num_rows: int, max_len: int, params: SamplingParams) -> None:
+    def __init__(
+        self, num_rows: int, max_len: int, params: SamplingParams, *, hidden: torch.Tensor | None = None
+    ) -> None:
+        """`hidden` [num_rows, width * H] zeros: room for the hidden states that a draft head reads."""
+        self.last_hidden = hidden
+        # A verify step may accept a token more than it has positions for, which is then never fed.
+        self.history = torch.zeros(num_rows, max_len + 1, dtype=torch.int64)
         self.slot_table = torch.full((num_rows, max_len), DUMMY_SLOT, dtype=torch.int64)
         self.last_token = torch.zeros(num_rows, dtype=torch.int64)
         self.next_position = torch.zeros(num_rows, dtype=torch.int64)
@@ -27,21 +36,39 @@ class DeviceState:
         self._seeds = [0] * num_rows
         self._params = params
 
-    def assign(self, row: int, slots: NDArray[np.int64], seed: int) -> None:
-        """Gives a table row to a request: its KV slots in position order, and its sampling seed."""
+    def assign(self, row: int, slots: NDArray[np.int64], seed: int, token_ids: Sequence[int]) -> None:
+        """Gives a table row to a request: its KV slots in position order, its sampling seed, its tokens."""
+        self.history[row, : len(token_ids)] = torch.tensor(token_ids)
+        if self.last_hidden is not None:
+            self.last_hidden[row] = 0
         self.slot_table[row] = DUMMY_SLOT
         self.slot_table[row, : len(slots)] = torch.from_numpy(slots)
         self._seeds[row] = seed
 
-    def begin_decode(self, row: int, prompt_len: int, first_token: int) -> None:
-        """The request's prompt was computed elsewhere; `first_token` was sampled there."""
-        self.last_token[row] = first_token
-        self.next_position[row] = prompt_len
-        self.output_position[row] = 1
+    def begin_decode(
+        self, row: int, prompt_len: int, first_token: int, hidden: NDArray[np.float32] | None = None
+    ) -> None:
+        """The request's prompt was computed elsewhere; `first_token` was sampled there.
+
+        `hidden` [width * H] are the target's hidden states of the last prompt token, for a draft head.
+        """
+        if self.last_hidden is not None and hidden is not None:
+            self.last_hidden[row] = torch.from_numpy(hidden)
+        self.begin(torch.tensor([row]), torch.tensor([first_token]), torch.tensor([prompt_len]))
+
+    def begin(self, rows: torch.Tensor, tokens: torch.Tensor, prompt_lens: torch.Tensor) -> None:
+        """The first `tokens` [B] were sampled for `rows` [B], after prompts of these lengths [B]."""
+        self.last_token[rows] = tokens
+        self.next_position[rows] = prompt_lens
+        self.output_position[rows] = 1
+        self.history[rows, prompt_lens] = tokens
 
     def advance(self, rows: torch.Tensor, tokens: torch.Tensor, counts: torch.Tensor) -> None:
-        """`counts` [B] tokens were sampled for `rows` [B], the last of them `tokens` [B]."""
-        self.last_token[rows] = tokens
+        """The first `counts` [B] of `tokens` [B, n] were sampled for `rows` [B]."""
+        # What stands past a request's count is overwritten when its own token is sampled.
+        positions = self.next_position[rows][:, None] + 1 + torch.arange(tokens.shape[1])
+        self.history[rows[:, None], positions] = tokens
+        self.last_token[rows] = tokens.gather(1, counts[:, None] - 1)[:, 0]
         self.next_position[rows] += counts
         self.output_position[rows] += counts
 

@@ -14,11 +14,15 @@ def end_of_forward(
     *,
     delayed: bool,
     clone: bool = True,
-) -> None:
-    """What every captured forward does last: takes its rows out of the shared device buffer."""
+) -> TopkCaptureOutput:
+    """What every captured forward does last: takes its rows out of the shared device buffer.
+
+    With `delayed` they join `captures` and are stored by the step's result handler, else at once.
+    """
     output = capturer.on_forward_end(slots, clone=clone)
     if delayed:
         captures.append(output)
     else:
         output.copy_to_host()
         output.finalize()
+    return output

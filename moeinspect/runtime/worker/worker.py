@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from moeinspect.runtime.builtin_names import draft_model_of
 from moeinspect.runtime.capture.capturer import (
     CaptureShape,
     RoutedExpertsCapturer,
@@ -21,7 +22,7 @@ from moeinspect.runtime.models.loader import load_model
 from moeinspect.runtime.models.qwen3_moe import Qwen3MoeForCausalLM
 from moeinspect.runtime.plan import Plan
 from moeinspect.runtime.sampling import SamplingParams
-from moeinspect.runtime.spec.draft_runner import DraftRunner
+from moeinspect.runtime.spec.factory import make_proposer
 from moeinspect.runtime.worker.device_state import DeviceState
 from moeinspect.runtime.worker.forward_runner import ForwardRunner
 from moeinspect.runtime.worker.graph_runner import GraphRunner
@@ -67,15 +68,7 @@ class Worker:
             _forward_runner(config, plan, model, kv, self.faults)
             for model, kv in zip(models, self.kv_caches, strict=True)
         ]
-        draft = None
-        if len(models) == 2:
-            draft = DraftRunner(
-                forwards[1],
-                state,
-                num_draft_tokens=config.num_draft_tokens,
-                delayed_copy=config.overlap,
-                faults=self.faults,
-            )
+        draft = make_proposer(config, forwards[1] if len(forwards) == 2 else None, state, self.faults)
         forwards[0].initialize()
         self.runner = ModelRunner(
             forwards[0],
@@ -96,8 +89,9 @@ class Worker:
 
 
 def load_models(config: RunConfig) -> list[Qwen3MoeForCausalLM]:
-    """The target, and the draft if the run has one."""
-    names = [config.model] if config.draft is None else [config.model, config.draft]
+    """The target, and the draft model if the run has one."""
+    draft = draft_model_of(config.draft)
+    names = [config.model] if draft is None else [config.model, draft]
     return [
         load_model(name, dtype=DTYPES[config.dtype], deterministic=config.deterministic) for name in names
     ]

@@ -1,0 +1,50 @@
+"""The two kinds of step that need no draft: prefill and decode."""
+
+from __future__ import annotations
+
+import torch
+
+from moeinspect.runtime.forward_batch import ForwardBatch, ForwardMode
+from moeinspect.runtime.scheduler.batch import ScheduledBatch, StepResult
+from moeinspect.runtime.worker.batches import extend_inputs, prefill_inputs
+from moeinspect.runtime.worker.device_state import DeviceState
+from moeinspect.runtime.worker.target_forwards import TargetForwards
+
+
+def prefill(
+    batch: ScheduledBatch,
+    table_rows: torch.Tensor,
+    sampling_rows: torch.Tensor,
+    target: TargetForwards,
+    state: DeviceState,
+    result: StepResult,
+) -> ForwardBatch:
+    """Computes chunks of prompts, samples where one is complete; returns the rows that it ran.
+
+    `table_rows` are those of the batch's requests, `sampling_rows` of those whose prompt is complete.
+    """
+    inputs = prefill_inputs(batch, table_rows, state)
+    output, _ = target.run(inputs, result)
+    first = torch.zeros(len(sampling_rows), dtype=torch.int64)
+    tokens = state.sample(output.logits, sampling_rows, first)
+    prompt_lens = torch.tensor([r.prompt_len for r in batch.sampling_requests], dtype=torch.int64)
+    state.begin(sampling_rows, tokens, prompt_lens)
+    result.device_tokens = tokens[:, None]
+    result.device_num_tokens = torch.ones_like(tokens)
+    return inputs
+
+
+def decode(table_rows: torch.Tensor, target: TargetForwards, state: DeviceState, result: StepResult) -> None:
+    """Feeds each request's last token and samples the next."""
+    inputs = extend_inputs(
+        ForwardMode.DECODE,
+        table_rows,
+        state.last_token[table_rows][:, None],
+        state.next_position[table_rows],
+        state,
+    )
+    output, _ = target.run(inputs, result)
+    tokens = state.sample(output.logits, table_rows, state.output_position[table_rows])
+    counts = torch.ones_like(tokens)
+    state.advance(table_rows, tokens[:, None], counts)
+    result.device_tokens, result.device_num_tokens = tokens[:, None], counts

@@ -1,0 +1,39 @@
+"""Forwards of the target: each ends by taking its captured rows out of the shared buffer."""
+
+from __future__ import annotations
+
+from moeinspect.runtime.capture.capturer import RoutedExpertsCapturer, TopkCaptureOutput
+from moeinspect.runtime.forward_batch import ForwardBatch, ForwardOutput
+from moeinspect.runtime.scheduler.batch import StepResult
+from moeinspect.runtime.worker.forward_end import end_of_forward
+from moeinspect.runtime.worker.forward_runner import ForwardRunner
+
+
+class TargetForwards:
+    """Runs the target's forwards on the compute stream.
+
+    With `delayed_copy` (overlap) the captured rows join the step's result and travel on the copy stream;
+    without it each forward stores its own rows before it returns, as upstream does. Without `clone` they
+    are left in the buffer that the next forward overwrites (fault `buffer-reuse`).
+    """
+
+    def __init__(
+        self, forwards: ForwardRunner, capturer: RoutedExpertsCapturer, *, delayed_copy: bool, clone: bool
+    ) -> None:
+        self.kv = forwards.kv
+        self._forwards = forwards
+        self._capturer = capturer
+        self._delayed_copy = delayed_copy
+        self._clone = clone
+
+    def run(self, inputs: ForwardBatch, result: StepResult) -> tuple[ForwardOutput, TopkCaptureOutput]:
+        """One forward of the step that `result` belongs to, and its captured rows."""
+        output = self._forwards.run(inputs)
+        captured = end_of_forward(
+            self._capturer,
+            output.slots,
+            result.captures,
+            delayed=self._delayed_copy,
+            clone=self._clone,
+        )
+        return output, captured
