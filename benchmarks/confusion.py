@@ -1,6 +1,6 @@
 """Which cause each fault gets, and whether healthy runs get one: a table of all faults and many switches.
 
-    python benchmarks/confusion.py [--models MODEL ...] [--faults NAME ...] [--healthy] [--quick] [--json FILE]
+    python benchmarks/confusion.py [--models MODEL ...] [--faults NAME ...] [--healthy] [--quick]
 
 Each run is `capture` and then `diff` against the target-only baseline that it makes, in this process. Prints,
 for each fault, the share of runs in which it is found and in which its own name stands first (alone, or among

@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from moeinspect.analysis.diagnose.facts import diagnosis
 from moeinspect.analysis.diagnose.mismatch import Mismatch
+from moeinspect.analysis.diagnose.nextstep import diagnosis
 from moeinspect.analysis.diagnose.onetrace import diagnose_trace
 from moeinspect.analysis.diagnose.ranking import ranked
-from moeinspect.analysis.diagnose.twotrace import (
-    diagnose_mismatch,
-    diagnose_numerics,
-    diagnose_tokens,
-)
+from moeinspect.analysis.diagnose.twotrace import diagnose_mismatch
+from moeinspect.analysis.diagnose.verdicts import diagnose_numerics, diagnose_tokens
 from moeinspect.analysis.findings import Diagnosis, Finding, LayerStats, Verdict
 from moeinspect.trace.schema import Trace
 

@@ -31,6 +31,29 @@ CAUSES: dict[str, Cause] = {
         "start the server without the draft model, or update to a release with sglang#26980 or vllm#48622",
         ("--draft", "none"),
     ),
+    "draft-forward-end": Cause(
+        "sglang#26980",
+        "start the server without the draft model, or update to a release with sglang#26980",
+        ("--draft", "none"),
+    ),
+    "draft-recreates-capturer": Cause(
+        "sglang#26980",
+        "start the server without the draft model, or update to a release with sglang#26980",
+        ("--draft", "none"),
+    ),
+    "draft-optout-late": Cause(
+        "sglang#26980",
+        "switch CUDA graphs off (--disable-cuda-graph) and capture again: the opt-out has to come first",
+        ("--no-graph",),
+    ),
+    "bypass-drops-flag": Cause(
+        "sglang#26980",
+        "choose a MoE backend that does not compute top-k inside, and capture again",
+        ("--backend", "torch"),
+    ),
+    "ungated-backend": Cause(
+        "sglang#26980", "choose another MoE backend and capture again", ("--backend", "torch")
+    ),
     "buffer-reuse": Cause(
         "vllm-ascend#10717, vllm-ascend#10727",
         "switch overlap (asynchronous) scheduling off and capture again",
@@ -55,6 +78,16 @@ CAUSES: dict[str, Cause] = {
         "sglang#26975, sglang#39027",
         "switch the prefix cache's host tier off (--enable-hierarchical-cache) and capture again",
         ("--no-prefix-cache",),
+    ),
+    "retract-reroute": Cause(
+        "sglang#24001, miles#3277",
+        "finish or abort running requests before the weights are updated, or keep the first rows",
+    ),
+    "dp-slice": Cause(
+        "sglang#26123, sglang#18642", "serve with one data-parallel rank (--dp-size 1)", ("--dp-size", "1")
+    ),
+    "tp-shard": Cause(
+        "vllm-ascend#15451, sglang#18642", "serve without sharding tokens (--tp-size 1)", ("--tp-size", "1")
     ),
     "batch-index-swap": Cause(
         "sglang#26423 (merged 2026-05-26), slime#1145",

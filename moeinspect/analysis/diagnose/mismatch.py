@@ -12,18 +12,23 @@ from numpy.typing import NDArray
 
 from moeinspect.analysis.cells import gather
 from moeinspect.analysis.diagnose.facts import RunFacts, run_facts
-from moeinspect.analysis.diagnose.provenance import zero_rows
+from moeinspect.analysis.diagnose.provenance import rows_of_findings, zero_rows
 from moeinspect.analysis.findings import Finding, LayerStats
-from moeinspect.trace.schema import Trace
+from moeinspect.trace.schema import Origin, Trace
 
 if TYPE_CHECKING:  # compare imports this package
     from moeinspect.analysis.align import Alignment
     from moeinspect.analysis.compare.comparison import Comparison
 
+NEARLY_ALL = 0.95
+
+_EXPLAINED_ALONE = {"id-out-of-range", "partial-sentinel", "filler-rows"}
+"""One-trace rules whose rows hold no routing at all."""
+
 
 @dataclass(frozen=True)
 class Mismatch:
-    """Set mismatches that are neither rounding nor zero rows, which have causes of their own."""
+    """Set mismatches that are neither rounding nor rows without routing, which have causes of their own."""
 
     comparison: Comparison
     layers: tuple[LayerStats, ...]
@@ -47,12 +52,19 @@ class Mismatch:
         return run_facts(self.a)
 
     @cached_property
+    def unrouted(self) -> NDArray[np.bool_]:
+        """Rows [R] that hold zeros or filler on either side."""
+        empty = [
+            zero_rows(trace) | rows_of_findings(trace, self._alone(number))
+            for number, trace in enumerate((self.a, self.comparison.b))
+        ]
+        return np.asarray(empty[0][self.alignment.a_row] | empty[1][self.alignment.b_row])
+
+    @cached_property
     def cells(self) -> NDArray[np.bool_]:
         """The cells [R, L]."""
-        alignment = self.alignment
         cells = self.comparison.cells.set_mismatch & ~self.comparison.ties.explained_sets
-        zero = zero_rows(self.a)[alignment.a_row] | zero_rows(self.comparison.b)[alignment.b_row]
-        return np.asarray(cells & ~zero[:, None])
+        return np.asarray(cells & ~self.unrouted[:, None])
 
     @cached_property
     def rows(self) -> NDArray[np.bool_]:
@@ -65,13 +77,21 @@ class Mismatch:
         compared = np.maximum(1, self.comparison.cells.compared.sum(axis=0))
         return np.asarray(self.cells.sum(axis=0) / compared)
 
+    @cached_property
+    def is_decoded(self) -> NDArray[np.bool_]:
+        """Rows [R] that a decode or verify step of A computed."""
+        return np.isin(self.of_a("origin"), (Origin.DECODE, Origin.VERIFY))
+
     def share_in(self, region: str) -> float:
         """Share of the mismatching rows that stand in a region."""
         return float(self.regions[region][self.rows].mean()) if self.rows.any() else 0.0
 
     def share_of(self, region: str) -> float:
         """Share of a region's rows that mismatch."""
-        rows = self.regions[region]
+        return self.share_among(self.regions[region])
+
+    def share_among(self, rows: NDArray[np.bool_]) -> float:
+        """Share of these rows [R] that mismatch."""
         return float(self.rows[rows].mean()) if rows.any() else 0.0
 
     def overlap_at(self, places: NDArray[np.int64]) -> float:
@@ -80,9 +100,15 @@ class Mismatch:
         top_k = max(self.a.model.top_k, self.comparison.b.model.top_k)
         return float(self.comparison.cells.overlap[:, places][cells].mean()) / top_k if cells.any() else 1.0
 
-    def rows_of_a(self, values: NDArray[np.generic]) -> NDArray[np.generic]:
-        """A column of A's rows, for the comparable rows [R]."""
-        return values[self.alignment.a_row]
+    def of_a(self, column: str) -> NDArray[np.int64]:
+        """A column of A's rows (`step`, `slot`, ...), for the comparable rows [R]."""
+        values: NDArray[np.integer] = getattr(self.a.rows, column)
+        return np.asarray(values[self.alignment.a_row], dtype=np.int64)
+
+    def of_request(self, column: str) -> NDArray[np.int64]:
+        """A column of A's requests (`num_retractions`, ...), for the comparable rows [R]."""
+        values: NDArray[np.integer] = getattr(self.a.requests, column)
+        return np.asarray(values[self.alignment.a_request], dtype=np.int64)
 
     def ids(self, side: str, rows: NDArray[np.int64]) -> NDArray[np.integer]:
         """Ids [n, L, K] of comparable rows on side `a` or `b`."""
@@ -90,3 +116,10 @@ class Mismatch:
         if side == "a":
             return gather(self.a.rows.expert_ids, alignment.a_row[rows], alignment.a_axis)
         return gather(self.comparison.b.rows.expert_ids, alignment.b_row[rows], alignment.b_axis)
+
+    def found(self, rule: str) -> list[Finding]:
+        """Errors and warnings of one rule."""
+        return [f for f in self.findings if f.rule == rule and f.severity != "note"]
+
+    def _alone(self, number: int) -> list[Finding]:
+        return [f for f in self.findings if f.rule in _EXPLAINED_ALONE and f.input == number]

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from moeinspect.analysis.diagnose.facts import diagnosis, run_facts
+from moeinspect.analysis.diagnose.facts import run_facts
+from moeinspect.analysis.diagnose.nextstep import diagnosis
 from moeinspect.analysis.diagnose.provenance import computed_nowhere, prompt_rows
 from moeinspect.analysis.diagnose.words import counted, of_all
 from moeinspect.analysis.diagnose.zeros import diagnose_zeros

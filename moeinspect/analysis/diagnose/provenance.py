@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 from moeinspect.analysis.diagnose.facts import knows_workers
+from moeinspect.analysis.findings import Finding
 from moeinspect.trace.schema import Trace, Validity
 
 _NEARLY_ALL = 0.9
@@ -86,6 +87,20 @@ def prompt_rows(trace: Trace) -> NDArray[np.bool_]:
         end = start + int(trace.requests.prompt_len[request]) - int(trace.requests.start_pos[request])
         prompt[start : max(start, min(end, rows.stop))] = True
     return prompt
+
+
+def rows_of_findings(trace: Trace, findings: Sequence[Finding]) -> NDArray[np.bool_]:
+    """Rows [R] that findings of this trace name."""
+    named = np.zeros(len(trace.rows), dtype=bool)
+    requests = trace.requests
+    for finding in findings:
+        if finding.rows is None:
+            continue
+        own = (requests.id == finding.request) & (requests.sample == finding.evidence.get("sample", 0))
+        for request in np.flatnonzero(own).tolist():
+            start, stop = trace.row_range(request).start, trace.row_range(request).stop
+            named[start + finding.rows[0] : min(stop, start + finding.rows[1])] = True
+    return named
 
 
 def zero_rows(trace: Trace) -> NDArray[np.bool_]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from moeinspect.analysis.diagnose.facts import RunFacts, diagnosis, run_facts
+from moeinspect.analysis.diagnose.facts import RunFacts, run_facts
+from moeinspect.analysis.diagnose.nextstep import diagnosis
 from moeinspect.analysis.diagnose.provenance import (
     PromptShape,
     computed_nowhere,

@@ -1,0 +1,118 @@
+"""Rows and layers that a draft spoiled: its own routing, rows of rejected tokens, lost verify results."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moeinspect.analysis.diagnose.mismatch import NEARLY_ALL, Mismatch
+from moeinspect.analysis.diagnose.nextstep import diagnosis
+from moeinspect.analysis.diagnose.sources import Sources
+from moeinspect.analysis.diagnose.words import counted, percent
+from moeinspect.analysis.findings import Diagnosis
+from moeinspect.analysis.rules.grouping import layers_text
+
+_UNTOUCHED = 0.02
+"""Largest share of mismatches, against the worst layer's, in a layer that a fault leaves alone."""
+
+_FOUND = 0.5
+
+
+def diagnose_draft_layers(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
+    """The family of `draft-capture`: certain layers near chance, the others right."""
+    shares = mismatch.by_layer
+    touched = shares > _UNTOUCHED * shares.max()
+    places = np.flatnonzero(touched)
+    chance = mismatch.layers[0].extra["chance_overlap"]
+    overlap = mismatch.overlap_at(places)
+    if touched.all() or overlap > max(2 * chance, chance + 0.15):
+        return None
+    decoded_only = _only_replayed_steps(mismatch)
+    among = mismatch.is_decoded if decoded_only else np.ones(len(mismatch.alignment), dtype=bool)
+    fewest = float(mismatch.cells[among][:, touched].mean(axis=0).min())
+    if fewest < 0.05 or mismatch.facts.draft_layers is False:
+        return None
+    most_elsewhere = float(shares[~touched].max())
+    wrong = layers_text(tuple(int(mismatch.alignment.layers[i]) for i in places))
+    because = [
+        f"{wrong}: {'all' if fewest == 1 else f'at least {percent(fewest)} of the'} cells differ"
+        f"{' in rows of decode and verify steps' if decoded_only else ''}, with "
+        f"{overlap:.2f} of the experts in common where chance gives {chance:.2f}; in the other "
+        f"{counted(int((~touched).sum()), 'MoE layer')} "
+        f"{f'at most {percent(most_elsewhere)}' if most_elsewhere else 'none'} differ",
+        f"there {percent(mismatch.share_of('prompt'))} of the prompt rows and "
+        f"{percent(mismatch.share_of('output'))} of the output rows are wrong",
+    ]
+    if not mismatch.facts.draft:
+        return diagnosis("draft-capture", 0.6, because, mismatch.a)
+    because.append("a draft model was configured: its MoE layers carry these layer ids, too")
+    cause, reasons = _which_guard(mismatch, decoded_only)
+    return diagnosis(cause, 0.95, because + reasons, mismatch.a)
+
+
+def _only_replayed_steps(mismatch: Mismatch) -> bool:
+    """Only rows of decode and verify steps are wrong, which are those that replay graphs."""
+    decoded, prefilled = mismatch.is_decoded, ~mismatch.is_decoded
+    return bool(
+        mismatch.facts.graph
+        and prefilled.any()
+        and mismatch.share_among(prefilled) < _UNTOUCHED
+        and mismatch.share_among(decoded) > _FOUND
+    )
+
+
+def _which_guard(mismatch: Mismatch, decoded_only: bool) -> tuple[str, list[str]]:
+    """The guards that may be missing, from the run's switches and the kind of the wrong steps."""
+    if decoded_only:
+        reason = "only steps that replay a graph are wrong: it was captured before the draft opted out"
+        return "draft-optout-late", [reason]
+    backend = mismatch.facts.backend
+    if backend == "bypass":
+        reason = "the MoE backend computes top-k itself and may rebuild the configuration without the flag"
+        return "bypass-drops-flag|draft-capture", [reason]
+    if backend not in (None, "torch"):
+        reason = f"the MoE backend was {backend}, which may call the capturer beside the gate"
+        return "draft-capture|ungated-backend", [reason]
+    return "draft-capture", []
+
+
+def diagnose_draft_end(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
+    """`draft-forward-end`: the draft's forwards stored what the target had left in the device buffer."""
+    if not mismatch.facts.draft_layers or not len(sources):
+        return None
+    earlier = sources.before | sources.at_step(0)
+    if earlier.mean() < _FOUND or mismatch.share_in("output") < NEARLY_ALL:
+        return None
+    because = [
+        f"{percent(float(earlier.mean()))} of the wrong rows hold, in all MoE layers, what the target "
+        "computed for another token in the same or an earlier step",
+        "a draft model was configured: its forward ended like the target's and stored what the target had "
+        "left in the device buffer under its own slots",
+    ]
+    return diagnosis("draft-forward-end", 0.8, because, mismatch.a)
+
+
+def diagnose_accepted(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
+    """`tree-rows` and `verify-dropped`: only output rows of a run with a draft are wrong."""
+    if mismatch.share_in("output") < 1.0 or mismatch.facts.draft is False:
+        return None
+    because = [
+        f"{percent(mismatch.share_of('output'))} of the output rows are wrong and no prompt row is",
+        f"{percent(mismatch.overlap_at(np.arange(len(mismatch.layers))))} of the experts in common there",
+    ]
+    if _unwritten_share(mismatch) > 0.9 and not mismatch.facts.draft_tree:
+        return diagnosis("verify-dropped", 0.85 if mismatch.facts.draft else 0.4, because, mismatch.a)
+    if mismatch.facts.draft_tree:
+        because.append("the draft was a tree: the accepted path was compacted in KV, not in the rows")
+        return diagnosis("tree-rows", 0.9, because, mismatch.a)
+    if mismatch.facts.draft is None:
+        because.append("the trace does not tell whether a draft was configured")
+        return diagnosis("tree-rows", 0.5, because, mismatch.a)
+    return None
+
+
+def _unwritten_share(mismatch: Mismatch) -> float:
+    """Share of the output rows that are wrong or zero."""
+    output: NDArray[np.bool_] = mismatch.regions["output"]
+    unwritten = mismatch.rows | mismatch.unrouted
+    return float(unwritten[output].mean()) if output.any() else 0.0

@@ -1,0 +1,74 @@
+"""Rows that overlap scheduling overwrote, or that were collected before their copy had arrived."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moeinspect.analysis.diagnose.facts import knows_workers
+from moeinspect.analysis.diagnose.mismatch import Mismatch
+from moeinspect.analysis.diagnose.nextstep import diagnosis
+from moeinspect.analysis.diagnose.sources import Sources
+from moeinspect.analysis.diagnose.words import of_all, percent
+from moeinspect.analysis.findings import Diagnosis
+
+_ENOUGH = 0.5
+"""Share of mismatching rows found in the next step; rows of rejected drafts are not in a trace."""
+
+_CONTROL = 0.2
+"""Largest share that may be found in the step before instead."""
+
+
+def diagnose_buffer(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
+    """`buffer-reuse`: wrong rows are B's rows of the tokens that A computed one step later."""
+    if len(sources) < 2 or not knows_workers(mismatch.a) or mismatch.facts.overlap is False:
+        return None
+    next_step, last_step = sources.at_step(1), float(sources.at_step(-1).mean())
+    if next_step.mean() < _ENOUGH or last_step > _CONTROL:
+        return None
+    noun = "sampled wrong row" if sources.is_sample else "wrong row"
+    because = [
+        f"{of_all(int(next_step.sum()), len(sources), noun)} hold, in all MoE layers, what the same worker "
+        f"computed one step later: they equal B's rows of the tokens of step + 1 ({percent(last_step)} equal "
+        "step - 1's)",
+        "the device buffer was overwritten by the next forward before its rows were copied",
+    ]
+    if mismatch.facts.overlap:
+        because.append(
+            "overlap scheduling was on: the next forward runs while the last one's rows are copied"
+        )
+    return diagnosis("buffer-reuse", 0.6 + 0.37 * float(next_step.mean()), because, mismatch.a)
+
+
+def diagnose_tails(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
+    """`read-early`: the last rows of requests hold what their slots had before, or zeros."""
+    if mismatch.facts.overlap is False or not knows_workers(mismatch.a):
+        return None
+    unwritten = mismatch.rows | mismatch.unrouted
+    tails = _tails(mismatch, unwritten)
+    if tails[unwritten].mean() < 0.9:
+        return None
+    touched = len(np.unique(mismatch.alignment.pair[unwritten]))
+    because = [
+        f"the wrong rows stand at the end of {of_all(touched, touched, 'affected request')}: rows of the "
+        "last steps were collected before their copy had arrived",
+    ]
+    if sources.in_slot.any():
+        because.append(
+            f"{percent(float(sources.in_slot.mean()))} of them hold what another request had under the same "
+            "KV slot"
+        )
+    return diagnosis("read-early", 0.85 if mismatch.facts.overlap else 0.5, because, mismatch.a)
+
+
+def _tails(mismatch: Mismatch, unwritten: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Rows [R] of the wrong run that ends a request and is computed by its last two steps."""
+    tails = np.zeros(len(unwritten), dtype=bool)
+    step = mismatch.of_a("step")
+    for pair in range(len(mismatch.alignment.pairing.pairs)):
+        own = mismatch.alignment.rows_of_pair(pair)
+        right = np.flatnonzero(~unwritten[own])
+        start = own.start + (int(right[-1]) + 1 if len(right) else 0)
+        late = np.unique(step[own])[-2:]
+        tails[start : own.stop] = np.isin(step[start : own.stop], late)
+    return tails

@@ -1,0 +1,115 @@
+"""Whose routing wrong rows hold: their ids, looked up among the right rows."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moeinspect.analysis.cells import row_keys, set_keys
+from moeinspect.analysis.diagnose.mismatch import Mismatch
+
+_SAMPLED_ROWS = 4096
+"""Wrong rows that are looked up, spread over all of them."""
+
+Numbers = NDArray[np.int64]
+Marks = NDArray[np.bool_]
+
+
+class Sources:
+    """Looks wrong rows of A up among B's rows: "the row of which other token does A hold here?"
+
+    A row is found at a *place* if some right row that A puts at that place has the same sets in all layers.
+    Rows are places among the R comparable rows.
+    """
+
+    def __init__(self, mismatch: Mismatch) -> None:
+        self._mismatch = mismatch
+        wrong = np.flatnonzero(mismatch.rows)
+        self.rows: Numbers = wrong[:: -(-len(wrong) // _SAMPLED_ROWS) or 1]
+        """Wrong rows that are looked up [n]."""
+        self.is_sample = len(self.rows) < len(wrong)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def held(self) -> NDArray[np.uint64]:
+        """Key of what each looked-up row [n] holds."""
+        return row_keys(set_keys(self._mismatch.ids("a", self.rows)))
+
+    @cached_property
+    def right(self) -> NDArray[np.uint64]:
+        """Key of the right row at each of the R comparable rows."""
+        everything = np.arange(len(self._mismatch.alignment), dtype=np.int64)
+        return row_keys(set_keys(self._mismatch.ids("b", everything)))
+
+    @cached_property
+    def anywhere(self) -> Marks:
+        """Looked-up rows [n] that hold some other token's row."""
+        return np.asarray(np.isin(self.held, self.right))
+
+    def at_step(self, distance: int) -> Marks:
+        """Looked-up rows [n] found among those that the same worker computed `distance` steps later."""
+        known = self._step >= 0
+        places = _place(self._worker, self._step)
+        wanted = _place(self._worker[self.rows], self._step[self.rows] + distance)
+        return self._found(wanted, places, known)
+
+    @cached_property
+    def before(self) -> Marks:
+        """Looked-up rows [n] found among those that the same worker computed in earlier steps."""
+        known = np.flatnonzero(self._step >= 0)
+        if not len(known):
+            return np.zeros(len(self.rows), dtype=bool)
+        keys = self.right[known] ^ _place(self._worker[known], np.zeros_like(known))
+        order = np.lexsort((self._step[known], keys))
+        keys, first_step = keys[order], self._step[known][order]
+        held = self.held ^ _place(self._worker[self.rows], np.zeros_like(self.rows))
+        at = np.minimum(np.searchsorted(keys, held), len(keys) - 1)
+        return np.asarray((keys[at] == held) & (first_step[at] < self._step[self.rows]))
+
+    @cached_property
+    def in_slot(self) -> Marks:
+        """Looked-up rows [n] found among those that held the same KV slot of the same worker."""
+        known = self._slot >= 0
+        places = _place(self._worker, self._slot)
+        return self._found(places[self.rows], places, known)
+
+    @cached_property
+    def at_position(self) -> Marks:
+        """Looked-up rows [n] found at the same position of another request."""
+        places = _place(np.zeros_like(self._position), self._position)
+        return self._found(places[self.rows], places, np.ones(len(places), dtype=bool))
+
+    @cached_property
+    def in_request(self) -> Marks:
+        """Looked-up rows [n] found at another position of the same request."""
+        pair = self._mismatch.alignment.pair.astype(np.int64)
+        places = _place(pair, np.zeros_like(pair))
+        return self._found(places[self.rows], places, np.ones(len(places), dtype=bool))
+
+    def _found(self, wanted: NDArray[np.uint64], places: NDArray[np.uint64], known: Marks) -> Marks:
+        return np.asarray(np.isin(self.held ^ wanted, (self.right ^ places)[known]))
+
+    @cached_property
+    def _step(self) -> Numbers:
+        return self._mismatch.of_a("step")
+
+    @cached_property
+    def _worker(self) -> Numbers:
+        return self._mismatch.of_a("worker")
+
+    @cached_property
+    def _slot(self) -> Numbers:
+        return self._mismatch.of_a("slot")
+
+    @cached_property
+    def _position(self) -> Numbers:
+        return self._mismatch.alignment.position
+
+
+def _place(first: Numbers, second: Numbers) -> NDArray[np.uint64]:
+    """A key per pair of numbers [n], to be joined with row keys."""
+    return row_keys(np.stack([first + 1, second + (1 << 32)], axis=1).astype(np.uint64))

@@ -1,0 +1,57 @@
+"""Differences that no fault of the capture explains: other tokens, and rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from moeinspect.analysis.diagnose.mismatch import Mismatch
+from moeinspect.analysis.diagnose.nextstep import diagnosis
+from moeinspect.analysis.diagnose.words import counted, of_all, percent
+from moeinspect.analysis.findings import Diagnosis
+
+
+def diagnose_tokens(mismatch: Mismatch) -> Iterator[Diagnosis]:
+    """`tokens-diverged`: certain if everything before the first difference agrees."""
+    differing = [f for f in mismatch.findings if f.rule == "token-mismatch"]
+    if not differing:
+        return
+    pairs = len(mismatch.alignment.pairing.pairs)
+    first = min(int(f.evidence["position"]) for f in differing)
+    because = [
+        f"the tokens of {of_all(len(differing), pairs, 'paired request')} differ, first at position {first}; "
+        "rows from there on belong to other texts",
+    ]
+    before = f"the {counted(len(mismatch.alignment), 'row')} before"
+    wrong = mismatch.comparison.cells.set_mismatch
+    explained = not (wrong & ~mismatch.comparison.ties.explained_sets).any()
+    if not wrong.any():
+        because.append(f"{before} hold the same experts")
+    elif explained:
+        because.append(f"{before} differ at near-ties only: rounding may have turned a token over, too")
+    else:
+        because.append(f"{before} do not all agree, so the tokens may be a consequence")
+    yield diagnosis("tokens-diverged", 0.9 if explained else 0.5, because, mismatch.a)
+
+
+def diagnose_numerics(mismatch: Mismatch) -> Diagnosis:
+    """All mismatches are rounding, or below the share that the user tolerates."""
+    cells, ties = mismatch.comparison.cells, mismatch.comparison.ties
+    total, near = int(cells.set_mismatch.sum()), int(ties.near_tie.sum())
+    after = int(ties.cascade.sum())
+    because = []
+    if total:
+        share = percent(total / cells.compared.sum())
+        because.append(f"{counted(total, 'cell')} of {int(cells.compared.sum()):,} differ ({share})")
+    if near:
+        because.append(
+            f"{near:,} of them at a near-tie: one expert differs and the gap at the k-th place is within "
+            f"{mismatch.comparison.tolerance.margin:g} or less"
+        )
+    if after:
+        because.append(f"{after:,} follow such a flip in a lower layer of the same or an earlier token")
+    if near + after < total:
+        because.append(f"{total - near - after:,} are merely below the tolerated share")
+    if ties.order_tie.any():
+        because.append(f"{counted(int(ties.order_tie.sum()), 'cell')} swap experts of nearly equal weight")
+    explained = near + after == total
+    return diagnosis("numerics", 0.9 if explained else 0.4, because, mismatch.a)
