@@ -126,9 +126,15 @@ class Device:
         self.log = log
         self.jitter: Jitter = jitter or (lambda _: None)
         self.failure: BaseException | None = None
-        self.compute = DeviceStream("compute", self)
-        self.copy = DeviceStream("copy", self)
-        self.transfer = DeviceStream("transfer", self)
+        self._streams: list[DeviceStream] = []
+        self.compute = self.new_stream("compute")
+        self.copy = self.new_stream("copy")
+        self.transfer = self.new_stream("transfer")
+
+    def new_stream(self, lane: str) -> DeviceStream:
+        """One more stream, closed with the device."""
+        self._streams.append(DeviceStream(lane, self))
+        return self._streams[-1]
 
     def check(self) -> None:
         """Raises what a stream raised.
@@ -142,7 +148,7 @@ class Device:
         """Ends the threads; work that is still enqueued is skipped."""
         if self.failure is None:
             self.failure = EngineError("the device was closed")
-        for stream in (self.compute, self.copy, self.transfer):
+        for stream in self._streams:
             stream.close()
 
 

@@ -10,6 +10,7 @@ from moeinspect.runtime.client import Client
 from moeinspect.runtime.config import RunConfig
 from moeinspect.runtime.device.stream import Jitter
 from moeinspect.runtime.disagg.channel import Channels
+from moeinspect.runtime.disagg.gloo_path import Rendezvous
 from moeinspect.runtime.disagg.merge import merge_answers
 from moeinspect.runtime.disagg.messages import Ready, RoutedRequest, Submit
 from moeinspect.runtime.disagg.routing import route
@@ -46,18 +47,24 @@ class Balancer:
         self._prefilled: dict[RequestKey, Answer] = {}
         self._decoded: dict[RequestKey, Answer] = {}
         self._events: list[Event] = []
-        regions = {
-            index: [SharedRegion(shape.num_bytes) for shape in kv_shapes] for index in decode_indices(config)
-        }
+        self._rendezvous = Rendezvous() if config.transfer == "gloo" else None
+        path = self._rendezvous.path if self._rendezvous is not None else ""
+        regions = {}
+        if config.transfer == "shm":
+            for index in decode_indices(config):
+                regions[index] = [SharedRegion(shape.num_bytes) for shape in kv_shapes]
 
         def args(index: int, channels: Channels) -> WorkerArgs:
             own = {index: regions[index]} if index in regions else regions
-            return WorkerArgs(index, config, plan, eos_token_ids, channels, own, jitter)
+            return WorkerArgs(index, config, plan, eos_token_ids, channels, own, path, jitter)
 
         try:
             self._workers = WorkerGroup(
                 worker_names(config), prefill_indices(config), decode_indices(config), args
             )
+        except BaseException:
+            self._end_rendezvous()
+            raise
         finally:
             for region in (region for of_worker in regions.values() for region in of_worker):
                 region.close()
@@ -72,6 +79,7 @@ class Balancer:
         self._client = Client(request.prompt for request in routed)
         self._routes = {request.prompt.key: request for request in routed}
         self._workers.await_each(Ready)
+        self._end_rendezvous()
         self._submit(routed)
         while self._client.is_waiting:
             for worker, message in self._workers.receive():
@@ -93,6 +101,11 @@ class Balancer:
     def close(self) -> None:
         """Ends the workers in bounded time; those that have work left are killed."""
         self._workers.close()
+        self._end_rendezvous()
+
+    def _end_rendezvous(self) -> None:
+        if self._rendezvous is not None:
+            self._rendezvous.close()
 
     def _submit(self, routed: list[RoutedRequest]) -> None:
         """One message for each worker that has something to do."""

@@ -34,7 +34,8 @@ class WorkerArgs:
     """What a worker process is started with.
 
     `regions` hold the KV of decode workers, by worker and with the target first: all of them for a prefill
-    worker, its own for a decode worker.
+    worker, its own for a decode worker; none where KV does not travel by shared memory. `rendezvous` is the
+    file that gloo workers meet at.
     """
 
     index: int
@@ -43,6 +44,7 @@ class WorkerArgs:
     eos_token_ids: frozenset[int]
     channels: Channels
     regions: dict[int, list[SharedRegion]] = field(default_factory=dict)
+    rendezvous: str = ""
     jitter: Jitter | None = None
 
     @property

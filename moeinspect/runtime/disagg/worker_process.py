@@ -9,10 +9,11 @@ import torch
 from moeinspect.errors import MoeinspectError
 from moeinspect.runtime.disagg.channel import Inbox
 from moeinspect.runtime.disagg.decode_half import DecodeHalf
+from moeinspect.runtime.disagg.gloo_path import GlooGroup, GlooReceivePath, GlooSendPath, LinkError
 from moeinspect.runtime.disagg.messages import Failed
 from moeinspect.runtime.disagg.prefill_half import PrefillHalf
 from moeinspect.runtime.disagg.shm_path import ShmReceivePath, ShmSendPath
-from moeinspect.runtime.disagg.worker_args import WorkerArgs
+from moeinspect.runtime.disagg.worker_args import WorkerArgs, worker_names
 from moeinspect.runtime.disagg.worker_half import WorkerHalf
 from moeinspect.runtime.memory.kv_cache import KVCache
 from moeinspect.runtime.worker.worker import DTYPES, Worker
@@ -27,6 +28,8 @@ def worker_main(args: WorkerArgs) -> None:
         _serve(args)
     except (EOFError, ConnectionError):
         return
+    except LinkError as error:
+        _send_failure(args, Failed(error.message, error.hint, error.peer))
     except MoeinspectError as error:
         _send_failure(args, Failed(error.message, error.hint))
     except Exception as error:
@@ -45,7 +48,7 @@ def _serve(args: WorkerArgs) -> None:
     shared_kv = {
         index: [region.tensor().view(dtype) for region in regions] for index, regions in args.regions.items()
     }
-    own_kv = shared_kv[args.index] if args.is_decode else None
+    own_kv = shared_kv.get(args.index) if args.is_decode else None
     worker = Worker(args.config, args.plan, args.index, kv_storage=own_kv, jitter=args.jitter)
     for region in (region for regions in args.regions.values() for region in regions):
         region.close()
@@ -61,13 +64,16 @@ def _serve(args: WorkerArgs) -> None:
 
 def _half(worker: Worker, args: WorkerArgs, shared_kv: dict[int, list[torch.Tensor]]) -> WorkerHalf:
     inbox = Inbox(args.channels)
+    caches, device = worker.kv_caches, worker.device
+    if args.config.transfer == "gloo":
+        group = GlooGroup(args.rendezvous, args.index, worker_names(args.config))
+        if args.is_decode:
+            return DecodeHalf(worker, args, inbox, GlooReceivePath(group, caches, device, inbox.wake))
+        return PrefillHalf(worker, args, inbox, GlooSendPath(group, caches, device, inbox.wake))
     if args.is_decode:
         return DecodeHalf(worker, args, inbox, ShmReceivePath())
-    shapes = [cache.shape for cache in worker.kv_caches]
     destinations = {
-        index: [KVCache(shape, tensor) for shape, tensor in zip(shapes, tensors, strict=True)]
+        index: [KVCache(cache.shape, tensor) for cache, tensor in zip(caches, tensors, strict=True)]
         for index, tensors in shared_kv.items()
     }
-    return PrefillHalf(
-        worker, args, inbox, ShmSendPath(worker.kv_caches, destinations, worker.device, inbox.wake)
-    )
+    return PrefillHalf(worker, args, inbox, ShmSendPath(caches, destinations, device, inbox.wake))

@@ -24,6 +24,8 @@ def baseline(**options):
         {"prefill_workers": 1, "decode_workers": 3, "overlap": False},
         {"prefill_workers": 3, "decode_workers": 1, "chunked_prefill_size": 8},
         {"prefill_workers": 2, "decode_workers": 2, "draft": DRAFT, "max_running_requests": 2},
+        {"prefill_workers": 1, "decode_workers": 1, "transfer": "gloo", "overlap": False},
+        {"prefill_workers": 2, "decode_workers": 2, "transfer": "gloo", "draft": DRAFT},
     ],
     ids=lambda options: ",".join(f"{k}={v}" for k, v in options.items()),
 )
@@ -41,9 +43,11 @@ def test_every_number_of_workers_gives_the_bits_of_target_only(options):
     assert used == set(range(prefill_workers + options["decode_workers"]))
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_random_delays_change_nothing(seed):
-    config = RunConfig(disagg=True, prefill_workers=2, decode_workers=2, draft=DRAFT, **SAMPLED)
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("transfer", ["shm", "gloo"])
+def test_random_delays_change_nothing(seed, transfer):
+    options = {"prefill_workers": 2, "decode_workers": 2, "transfer": transfer}
+    config = RunConfig(disagg=True, draft=DRAFT, **options, **SAMPLED)
     assert_identical(run(config, PROMPTS, jitter=RandomDelays(seed)), baseline(**SAMPLED))
 
 

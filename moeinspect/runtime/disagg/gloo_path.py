@@ -1,0 +1,176 @@
+"""KV by `torch.distributed` gloo: point to point between two workers, over the loopback interface."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from moeinspect.errors import EngineError
+from moeinspect.runtime.device.stream import Device, DeviceStream, StreamEvent
+from moeinspect.runtime.memory.kv_cache import KVCache
+
+LOOPBACK = "127.0.0.1"
+
+CONNECT_TIMEOUT_S = 300
+"""How long the workers may take to load before they have all met."""
+
+LINK_TIMEOUT_S = 60
+"""How long a transfer may take; a peer that died breaks its link at once."""
+
+
+class LinkError(EngineError):
+    """The link to another worker broke; `peer` is that worker's index."""
+
+    def __init__(self, peer: int, message: str) -> None:
+        super().__init__(message)
+        self.peer = peer
+
+
+class Rendezvous:
+    """A place in the file system where workers find each other; needed until all of them have met."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.mkdtemp(prefix="moeinspect-gloo-")
+
+    @property
+    def path(self) -> str:
+        """File that workers meet at."""
+        return str(Path(self._folder) / "store")
+
+    def close(self) -> None:
+        """Removes it."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class GlooGroup:
+    """The workers of a run, ranked by worker index. Threads may use it at the same time."""
+
+    def __init__(self, path: str, rank: int, names: Sequence[str]) -> None:
+        """Meets all the others.
+
+        Raises:
+            EngineError: this torch has no gloo, or the others did not come.
+        """
+        if not dist.is_gloo_available():
+            raise EngineError("this torch was built without gloo", "use --transfer shm")
+        # Torch's stubs know less of these classes than torch does.
+        gloo: Any = dist.ProcessGroupGloo
+        store: Any = dist.FileStore  # type: ignore[attr-defined]
+        options = gloo._Options()
+        options._devices = [gloo.create_device(hostname=LOOPBACK)]
+        options._timeout = timedelta(seconds=CONNECT_TIMEOUT_S)
+        try:
+            # A store that counts its users would write to its file again when they end.
+            self._group = gloo(store(path), rank, len(names), options)
+        except RuntimeError as error:
+            raise EngineError(f"the workers could not meet over gloo: {_first_line(error)}") from error
+        self._names = names
+
+    def send(self, data: torch.Tensor, to: int, tag: int) -> None:
+        """Sends a contiguous tensor; returns when the receiver has taken it.
+
+        Raises:
+            LinkError: the receiver has gone, or did not take it in time.
+        """
+        self._wait(self._group.send([_bytes(data)], to, tag), to)
+
+    def receive(self, data: torch.Tensor, source: int, tag: int) -> None:
+        """Fills a contiguous tensor with what `source` sends under `tag`.
+
+        Raises:
+            LinkError: the sender has gone, or did not send in time.
+        """
+        self._wait(self._group.recv([_bytes(data)], source, tag), source)
+
+    def _wait(self, work: dist.Work, peer: int) -> None:
+        try:
+            work.wait(timedelta(seconds=LINK_TIMEOUT_S))
+        except RuntimeError as error:
+            raise LinkError(
+                peer, f"the gloo link to the {self._names[peer]} worker broke: {_first_line(error)}"
+            ) from error
+
+
+class _PairStreams:
+    """A transfer stream for each peer: no pair waits for another one's transfers."""
+
+    def __init__(self, device: Device, wake: Callable[[], None]) -> None:
+        self._device = device
+        self._wake = wake
+        self._streams: dict[int, DeviceStream] = {}
+
+    def run(self, peer: int, work: Callable[[], None], *, kind: str, step: int) -> StreamEvent:
+        """Enqueues `work` behind the pair's earlier transfers."""
+        if peer not in self._streams:
+            self._streams[peer] = self._device.new_stream("transfer")
+        stream = self._streams[peer]
+        stream.submit(work, kind=kind, step=step)
+        done = stream.record()
+        stream.notify(self._wake)
+        return done
+
+
+class GlooSendPath:
+    """Gathers a prompt's KV into one buffer for each model and sends it."""
+
+    announces_first = True
+
+    def __init__(
+        self, group: GlooGroup, caches: Sequence[KVCache], device: Device, wake: Callable[[], None]
+    ) -> None:
+        self._group = group
+        self._caches = caches
+        self._streams = _PairStreams(device, wake)
+
+    def send(
+        self, decode: int, from_slots: torch.Tensor, to_slots: torch.Tensor, transfer: int
+    ) -> StreamEvent:
+        """See `SendPath.send`; the receiver knows its slots itself."""
+
+        def work() -> None:
+            for i, cache in enumerate(self._caches):
+                data = cache.data.index_select(2, from_slots)
+                self._group.send(data, decode, transfer * len(self._caches) + i)
+
+        return self._streams.run(decode, work, kind="kv-send", step=transfer)
+
+
+class GlooReceivePath:
+    """Receives a prompt's KV into a buffer and stores it under the slots that were allocated for it."""
+
+    def __init__(
+        self, group: GlooGroup, caches: Sequence[KVCache], device: Device, wake: Callable[[], None]
+    ) -> None:
+        self._group = group
+        self._caches = caches
+        self._streams = _PairStreams(device, wake)
+
+    def receive(self, prefill: int, slots: torch.Tensor, transfer: int) -> StreamEvent | None:
+        """See `ReceivePath.receive`."""
+
+        def work() -> None:
+            for i, cache in enumerate(self._caches):
+                layers, two, _, heads, head_dim = cache.shape.dims
+                data = torch.empty((layers, two, len(slots), heads, head_dim), dtype=cache.shape.dtype)
+                self._group.receive(data, prefill, transfer * len(self._caches) + i)
+                cache.data[:, :, slots] = data
+
+        return self._streams.run(prefill, work, kind="kv-receive", step=transfer)
+
+
+def _bytes(data: torch.Tensor) -> torch.Tensor:
+    """The same memory as [n] uint8; gloo knows few dtypes."""
+    return data.view(-1).view(torch.uint8)
+
+
+def _first_line(error: Exception) -> str:
+    """What gloo says without the place in its source that says it."""
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return text.split("] ", 1)[-1].split(". This is typically", 1)[0]
