@@ -17,7 +17,7 @@ MACHINE = "Model and machine"
 RECORDING = "What is recorded"
 OUTPUT = "Output"
 COMPARING = "Comparing"
-SIMULATION = "Disaggregation"
+DISAGG = "Disaggregation"
 LATER = "Of a later version: refused by name in this one"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from moeinspect.commands._choices import Backend, Engine, Transfer
-from moeinspect.commands._options import LaterComparisonOptions, ModelFactsOptions, SimulationOptions
+from moeinspect.commands._options import LaterComparisonOptions, ModelFactsOptions
 from moeinspect.commands._run_options import LaterRunOptions, RunOptions
 from moeinspect.errors import UsageError
 
@@ -36,6 +36,7 @@ def refuse_later_values(options: RunOptions) -> None:
     if options.draft == "ngram":
         raise _not_built("--draft ngram", "use builtin:tiny-draft or a checkpoint folder")
     refuse_values("--backend", options.backend, [Backend.TORCH, Backend.TRITON])
+    refuse_values("--transfer", options.transfer, [Transfer.SHM])
     if options.device == "cuda" or options.device.startswith("cuda:"):
         raise _not_built(f"--device {options.device}", "use cpu")
     if options.device != "cpu":
@@ -50,13 +51,6 @@ def refuse_later_comparison(options: LaterComparisonOptions) -> None:
 def refuse_later_facts(options: ModelFactsOptions) -> None:
     """Raises UsageError if --model was given to `diff` or `check-duplicates`."""
     refuse_given(("--model", options.model is not None))
-
-
-def refuse_later_simulation(options: SimulationOptions) -> None:
-    """Raises UsageError if an option of `disagg-sim` has a value that this version does not have."""
-    refuse_values("--transfer", options.transfer, [Transfer.SHM])
-    refuse_above("--prefill-workers", options.prefill_workers, 1)
-    refuse_above("--decode-workers", options.decode_workers, 1)
 
 
 def refuse_given(*given: tuple[str, Any]) -> None:

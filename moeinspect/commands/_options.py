@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from moeinspect.commands._choices import Color, Format, Transfer
-from moeinspect.commands._declare import COMPARING, LATER, OUTPUT, SIMULATION, option, print_version, within
+from moeinspect.commands._choices import Color, Format
+from moeinspect.commands._declare import COMPARING, LATER, OUTPUT, option, print_version, within
 from moeinspect.console import Console
 
 Version = Annotated[
@@ -108,32 +108,3 @@ class LaterComparisonOptions:
             "--noise-floor", panel=LATER, metavar="TRACE2", help="The same run once more, to learn its noise."
         ),
     ] = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulationOptions:
-    """How `disagg-sim` spreads the work."""
-
-    transfer: Annotated[
-        Transfer, option("--transfer", panel=SIMULATION, help="How KV travels; this version: shm.")
-    ] = Transfer.SHM
-    prefill_workers: Annotated[
-        int,
-        option(
-            "--prefill-workers",
-            panel=SIMULATION,
-            metavar="M",
-            callback=within(1),
-            help="Prefill workers; this version: 1.",
-        ),
-    ] = 1
-    decode_workers: Annotated[
-        int,
-        option(
-            "--decode-workers",
-            panel=SIMULATION,
-            metavar="N",
-            callback=within(1),
-            help="Decode workers; this version: 1.",
-        ),
-    ] = 1

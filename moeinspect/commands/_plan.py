@@ -81,6 +81,7 @@ def _config(arguments: RunArguments, disagg: bool) -> RunConfig:
         "model": absolute_model(arguments.model),
         "draft": None if options.draft == "none" else absolute_model(options.draft),
         "disagg": options.disagg or disagg,
+        "transfer": options.transfer.value,
         "backend": options.backend.value,
         "dtype": options.dtype.value,
         "faults": tuple(dict.fromkeys(options.fault)),

@@ -199,8 +199,6 @@ def _refuse_later(prompt: PromptLine) -> PromptLine:
     later = (
         ("stop", bool(prompt.stop), "leave it out"),
         ("stop_token_ids", bool(prompt.stop_token_ids), "leave it out"),
-        ("n", prompt.n > 1, "leave it out and repeat the line with other ids"),
-        ("return_routed_experts", not prompt.return_routed_experts, "leave it out"),
         ("max_new_tokens", prompt.max_new_tokens == 0, "give 1 or more"),
         ("abort_after", prompt.abort_after is not None, "leave it out"),
     )

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from moeinspect.commands._choices import Engine
 from moeinspect.commands._declare import LATER, option, within
+from moeinspect.commands._disagg_options import DisaggOptions
 from moeinspect.commands._draft_options import DraftOptions
 from moeinspect.commands._machine_options import MachineOptions
 from moeinspect.commands._request_options import RequestOptions
@@ -14,7 +15,7 @@ from moeinspect.commands._scheduling_options import SchedulingOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(MachineOptions, DraftOptions, SchedulingOptions, RequestOptions):
+class RunOptions(MachineOptions, DraftOptions, DisaggOptions, SchedulingOptions, RequestOptions):
     """What a run of the runtime takes; the names are those of `runtime.config.RunConfig`.
 
     Fields come base by base from the last one to the first, which is the order of the help.

@@ -20,9 +20,13 @@ class SchedulingOptions:
             help="Schedule the next step while the device runs this one.",
         ),
     ] = True
-    disagg: Annotated[
+    stream: Annotated[
         bool,
-        option("--disagg/--no-disagg", panel=SCHEDULING, help="Prefill and decode in separate processes."),
+        option(
+            "--stream/--no-stream",
+            panel=SCHEDULING,
+            help="Answer every step with its tokens, not every request with all of its tokens.",
+        ),
     ] = False
     chunked_prefill_size: Annotated[
         int,

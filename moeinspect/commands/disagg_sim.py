@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from moeinspect.commands._binding import Invocation, bind
 from moeinspect.commands._choices import Format
-from moeinspect.commands._later import refuse_later_simulation
-from moeinspect.commands._options import CommonOptions, Model, SimulationOptions
+from moeinspect.commands._options import CommonOptions, Model
 from moeinspect.commands._run_options import LaterRunOptions, RunOptions
 from moeinspect.errors import UsageError
 from moeinspect.exit_status import ExitStatus
@@ -15,12 +14,11 @@ from moeinspect.exit_status import ExitStatus
 def disagg_sim(
     call: Invocation,
     run: RunOptions,
-    simulation: SimulationOptions,
     common: CommonOptions,
     later: LaterRunOptions,
     model: Model = "builtin:tiny",
 ) -> ExitStatus:
-    """Run prefill and decode as two processes and judge it.
+    """Run prefill and decode as processes of their own and judge it.
 
     Writes a trace, draws when what ran, and compares it with a target-only run.
     """
@@ -34,7 +32,6 @@ def disagg_sim(
     if run.list_faults:
         call.console.result(list_faults(common.format))
         return ExitStatus.OK
-    refuse_later_simulation(simulation)
     _refuse_contradictions(call, run)
     plan = plan_run(
         RunArguments(model, run, later, common), call, label="disagg-sim", suffix="-disagg", disagg=True

@@ -31,8 +31,9 @@ def refusal(tmp_path, text) -> str:
 def test_every_key_is_read(tmp_path):
     (line,) = parse(
         tmp_path,
-        '{"id": "a", "prompt": "Hi", "seed": 7, "max_new_tokens": 3, "return_routed_experts": true, "n": 1}',
+        '{"id": "a", "prompt": "Hi", "seed": 7, "max_new_tokens": 3, "return_routed_experts": false, "n": 2}',
     )
+    assert (line.return_routed_experts, line.n) == (False, 2)
     assert (line.id, line.text, line.input_ids, line.seed, line.max_new_tokens) == ("a", "Hi", None, 7, 3)
 
 
@@ -115,12 +116,7 @@ GOOD = '{"id": "good", "prompt": "x"}\n'
         ('{"prompt": "x", "max_new_tokens": false}', '"max_new_tokens" is false'),
         ('{"prompt": "x", "max_new_tokens": 0}', '"max_new_tokens": 0 is not built yet in this version'),
         ('{"prompt": "x", "stop": "."}', '"stop": ["."] is not built yet in this version'),
-        ('{"prompt": "x", "n": 2}', '"n": 2 is not built yet in this version'),
         ('{"prompt": "x", "n": 0}', '"n" is 0'),
-        (
-            '{"prompt": "x", "return_routed_experts": false}',
-            '"return_routed_experts": false is not built yet in this version',
-        ),
         ('{"prompt": "x", "return_routed_experts": 1}', '"return_routed_experts" is not true or false'),
         ('{"prompt": "x", "stop": 3}', '"stop" is not text'),
         ('{"prompt": "x", "stop": ["a", ""]}', '"stop" is empty'),
