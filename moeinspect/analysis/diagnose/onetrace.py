@@ -8,13 +8,20 @@ import numpy as np
 
 from moeinspect.analysis.diagnose.facts import run_facts
 from moeinspect.analysis.diagnose.nextstep import diagnosis
-from moeinspect.analysis.diagnose.provenance import computed_nowhere, prompt_rows
+from moeinspect.analysis.diagnose.provenance import (
+    cached_rows,
+    computed_nowhere,
+    prompt_rows,
+    rows_of_findings,
+)
 from moeinspect.analysis.diagnose.words import counted, of_all
 from moeinspect.analysis.diagnose.zeros import diagnose_zeros
 from moeinspect.analysis.findings import Diagnosis, Finding
 from moeinspect.trace.schema import Trace
 
 _ZERO_RULES = {"zero-rows", "zero-layers"}
+_MOST_NAMES = 4
+"""Names that one cause may join."""
 
 
 def diagnose_trace(trace: Trace, findings: tuple[Finding, ...]) -> list[Diagnosis]:
@@ -33,15 +40,19 @@ def diagnose_trace(trace: Trace, findings: tuple[Finding, ...]) -> list[Diagnosi
 def _stale(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
     places = counted(sum(f.count for f in findings), "cell")
     because = [f"{places} equal rows of other requests, or of the slot's former owner"]
+    facts, stale = run_facts(trace), rows_of_findings(trace, findings)
     nowhere = computed_nowhere(trace) & prompt_rows(trace)
-    if run_facts(trace).disagg and nowhere.any():
+    if facts.disagg and nowhere.any():
         because.append(
             "the run was disaggregated, and the worker that answered says that it never computed the prompt"
         )
         return diagnosis("no-merge", 0.9, because, trace)
+    if cached_rows(trace)[stale].mean() >= 0.9:
+        because.append("only rows of cached prefixes are stale: KV was moved there without its rows")
+        return diagnosis("stale-slot", 0.9 if facts.host_tier else 0.8, because, trace)
     if all(f.rows and f.rows[0] == 0 and _covers_request(trace, f) for f in findings):
         because.append("whole requests carry another request's rows")
-        return diagnosis("batch-index-swap", 0.6, because, trace)
+        return diagnosis("batch-index-swap", 0.8 if facts.mixed_opt_in else 0.6, because, trace)
     return _stale_by_switches(trace, findings, because)
 
 
@@ -52,10 +63,13 @@ def _stale_by_switches(trace: Trace, findings: tuple[Finding, ...], because: lis
     causes = []
     if facts.overlap is not False:
         causes += ["buffer-reuse", "read-early"]
+        if facts.draft and all(f.region == "output" for f in findings):
+            because.append("only output rows are stale, in a run with a draft")
+            causes.append("verify-dropped")
     if facts.disagg is not False and all(f.region == "prompt" for f in findings):
         because.append("only prompt rows are stale: their KV may have come from another worker")
         causes.append("no-merge")
-    if facts.disagg is not False or moved:
+    if len(causes) < _MOST_NAMES and (facts.disagg is not False or moved):
         causes.append("stale-slot")
     if not causes:
         because.append("no switch of the run is known to cause this")

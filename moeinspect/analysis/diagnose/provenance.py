@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from moeinspect.analysis.diagnose.facts import knows_workers
 from moeinspect.analysis.findings import Finding
-from moeinspect.trace.schema import Trace, Validity
+from moeinspect.trace.schema import Origin, Trace, Validity
 
 _NEARLY_ALL = 0.9
 
@@ -87,6 +87,15 @@ def prompt_rows(trace: Trace) -> NDArray[np.bool_]:
         end = start + int(trace.requests.prompt_len[request]) - int(trace.requests.start_pos[request])
         prompt[start : max(start, min(end, rows.stop))] = True
     return prompt
+
+
+def cached_rows(trace: Trace) -> NDArray[np.bool_]:
+    """Which rows [R] a prefix cache supplied, as the trace says."""
+    cached = np.asarray(trace.rows.origin == Origin.PREFIX_CACHE)
+    for request, rows in _requests(trace):
+        count = int(trace.requests.cached_tokens[request]) - int(trace.requests.start_pos[request])
+        cached[rows.start : rows.start + max(0, min(count, rows.stop - rows.start))] = True
+    return cached
 
 
 def rows_of_findings(trace: Trace, findings: Sequence[Finding]) -> NDArray[np.bool_]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from moeinspect.analysis.diagnose.facts import RunFacts, run_facts
 from moeinspect.analysis.diagnose.nextstep import diagnosis
 from moeinspect.analysis.diagnose.provenance import (
     PromptShape,
+    cached_rows,
     computed_nowhere,
     prompt_rows,
     prompt_shape,
+    rows_of_findings,
     workers_of,
     zero_rows,
 )
@@ -18,20 +21,41 @@ from moeinspect.analysis.diagnose.words import counted, of_all
 from moeinspect.analysis.findings import Diagnosis, Finding
 from moeinspect.trace.schema import Trace
 
+_EXPORTS_TOP_K = {"torch", "triton"}
+"""Backends whose top-k is a step of its own."""
+
 
 def diagnose_zeros(trace: Trace, findings: tuple[Finding, ...]) -> list[Diagnosis]:
-    """Reads the cause off which rows are zero, and off who says that it computed them."""
+    """Reads the cause off which rows are zero, and off who says that it computed them.
+
+    Rows that are known to be a former owner's count like zeros: on a slot that was used before, a forgotten
+    write leaves those.
+    """
     zero = zero_rows(trace)
     if not zero.any():
         return _zero_layers(trace, findings)
-    facts, shape = run_facts(trace), prompt_shape(trace, zero)
+    stale = [f for f in findings if f.rule == "stale-rows" and f.evidence.get("former_owner")]
+    unwritten = zero | rows_of_findings(trace, stale)
+    facts, shape = run_facts(trace), prompt_shape(trace, unwritten)
     if shape.is_everything:
         return [_everything(trace, facts, shape)]
+    if cached_rows(trace)[unwritten].mean() >= 0.9:
+        return [_cached(trace, facts, unwritten)]
     if shape.is_prompt:
         return [_whole_prompt(trace, facts, shape)]
     if shape.is_output:
         return [_whole_output(trace, facts, shape)]
-    return _scattered(trace, facts, shape)
+    return [_scattered(trace, facts, unwritten)]
+
+
+def _cached(trace: Trace, facts: RunFacts, unwritten: NDArray[np.bool_]) -> Diagnosis:
+    because = [
+        f"{counted(int(unwritten.sum()), 'row')} of cached prefixes were never stored under their KV slots: "
+        "KV was moved there without its rows",
+    ]
+    if facts.host_tier:
+        because.append("a host tier was configured: restored KV gets other slots than it had")
+    return diagnosis("stale-slot", 0.9 if facts.host_tier else 0.8, because, trace)
 
 
 def _whole_prompt(trace: Trace, facts: RunFacts, shape: PromptShape) -> Diagnosis:
@@ -82,28 +106,38 @@ def _whole_output(trace: Trace, facts: RunFacts, shape: PromptShape) -> Diagnosi
 def _everything(trace: Trace, facts: RunFacts, shape: PromptShape) -> Diagnosis:
     total = shape.touched + shape.clean
     because = [f"every row is zero in {of_all(shape.all_marked, total, 'request')}: nothing was ever stored"]
-    if facts.draft is False:
-        return diagnosis("init-order|kernel-uncaptured", 0.7, because, trace)
-    if facts.draft:
-        because.append("a draft was configured; with n-gram drafts the prefill result is dropped as well")
-    return diagnosis("init-order|kernel-uncaptured|verify-dropped", 0.7, because, trace)
+    causes = ["init-order"]
+    if facts.backend in _EXPORTS_TOP_K:
+        because.append(f"the MoE backend was {facts.backend}, which exports its top-k")
+    else:
+        causes.append("kernel-uncaptured")
+    if facts.draft is not False and facts.overlap is not False:
+        causes.append("verify-dropped")
+        if facts.draft:
+            because.append("a draft was configured; with n-gram drafts the prefill result is dropped as well")
+    if facts.draft_layers:
+        causes.append("draft-recreates-capturer")
+        because.append("the draft has MoE layers: it may have put a capturer of its own in place")
+    return diagnosis("|".join(sorted(causes)), 0.7, because, trace)
 
 
-def _scattered(trace: Trace, facts: RunFacts, shape: PromptShape) -> list[Diagnosis]:
-    zero = zero_rows(trace)
-    ends = [
-        bool(zero[rows][-1])
+def _scattered(trace: Trace, facts: RunFacts, unwritten: NDArray[np.bool_]) -> Diagnosis:
+    touched = [
+        rows
         for rows in map(trace.row_range, range(len(trace.requests)))
-        if rows.stop > rows.start and zero[rows].any()
+        if rows.stop > rows.start and unwritten[rows].any()
     ]
-    if facts.overlap is not False and np.mean(ends) >= 0.9:
+    if facts.overlap is not False and np.mean([unwritten[rows][-1] for rows in touched]) >= 0.9:
+        ends = sum(bool(unwritten[rows][-1]) for rows in touched)
         because = [
-            f"the zero rows stand at the end of {of_all(sum(ends), len(ends), 'affected request')}",
+            f"the zero rows stand at the end of {of_all(ends, len(touched), 'affected request')}",
             "rows of the last steps were collected before their copy had arrived",
         ]
-        return [diagnosis("read-early", 0.5, because, trace)]
-    because = [f"{counted(int(zero.sum()), 'zero row')} in {counted(shape.touched, 'request')}, no pattern"]
-    return [diagnosis("unknown", 0.2, because, trace)]
+        return diagnosis("read-early", 0.8 if facts.overlap else 0.5, because, trace)
+    because = [
+        f"{counted(int(unwritten.sum()), 'zero row')} in {counted(len(touched), 'request')}, no pattern"
+    ]
+    return diagnosis("unknown", 0.2, because, trace)
 
 
 def _zero_layers(trace: Trace, findings: tuple[Finding, ...]) -> list[Diagnosis]:
