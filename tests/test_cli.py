@@ -101,7 +101,6 @@ LATER_RUN = [
     ["--pp-size", "2"],
     ["--transfer", "gloo"],
     ["--transfer", "nccl"],
-    ["--backend", "bypass"],
     ["--device", "cuda"],
     ["--device", "cuda:1"],
     ["--engine", "transformers"],
@@ -148,6 +147,7 @@ def test_what_a_later_version_brings_is_refused_by_name(run, tmp_path, argv):
             "--decode-workers 2: prefill and decode are in one process; add --disagg",
         ),
         (["--fault", "no-such"], "--fault no-such: no such fault; known faults: skip-finalize-prefill"),
+        (["--backend", "cutlass"], "--backend cutlass: no such top-k backend; known: torch, triton, bypass"),
         (["--device", "tpu"], "--device tpu: no such device; use cpu"),
     ],
 )

@@ -19,14 +19,6 @@ class Format(StrEnum):
     GITHUB = "github"
 
 
-class Backend(StrEnum):
-    """Values of --backend."""
-
-    TORCH = "torch"
-    TRITON = "triton"
-    BYPASS = "bypass"
-
-
 class Dtype(StrEnum):
     """Values of --dtype."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from moeinspect.commands._choices import Backend, Engine, Transfer
+from moeinspect.commands._choices import Engine, Transfer
 from moeinspect.commands._options import LaterComparisonOptions, ModelFactsOptions
 from moeinspect.commands._run_options import LaterRunOptions, RunOptions
 from moeinspect.errors import UsageError
@@ -35,7 +35,6 @@ def refuse_later_values(options: RunOptions) -> None:
     """Raises UsageError if an option of a run has a value that this version does not have."""
     if options.draft == "ngram":
         raise _not_built("--draft ngram", "use builtin:tiny-draft or a checkpoint folder")
-    refuse_values("--backend", options.backend, [Backend.TORCH, Backend.TRITON])
     refuse_values("--transfer", options.transfer, [Transfer.SHM])
     if options.device == "cuda" or options.device.startswith("cuda:"):
         raise _not_built(f"--device {options.device}", "use cpu")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from moeinspect.commands._choices import Backend, Dtype
+from moeinspect.commands._choices import Dtype
 from moeinspect.commands._declare import MACHINE, RECORDING, option, within
 
 
@@ -22,8 +22,14 @@ class MachineOptions:
         ),
     ] = True
     backend: Annotated[
-        Backend, option("--backend", panel=MACHINE, help="What computes the router's top-k.")
-    ] = Backend.TORCH
+        str,
+        option(
+            "--backend",
+            panel=MACHINE,
+            metavar="NAME",
+            help="What computes the router's top-k: torch, triton, bypass, or an installed backend.",
+        ),
+    ] = "torch"
     device: Annotated[str, option("--device", panel=MACHINE, metavar="DEVICE", help="Where to run.")] = "cpu"
     dtype: Annotated[Dtype, option("--dtype", panel=MACHINE, help="Type of weights and activations.")] = (
         Dtype.FLOAT32

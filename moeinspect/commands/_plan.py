@@ -18,6 +18,7 @@ from moeinspect.errors import UsageError
 from moeinspect.runtime.config import RunConfig
 from moeinspect.runtime.records import PromptRequest
 from moeinspect.runtime.resolve import OWN_PROMPTS, resolve
+from moeinspect.runtime.topk.names import check_backend_name
 
 if TYPE_CHECKING:
     from moeinspect.runtime.engine import LocalRuntime
@@ -49,6 +50,7 @@ def plan_run(
     options = arguments.run
     refuse_later_run(arguments.later)
     refuse_later_values(options)
+    check_backend_name(options.backend)
     config, notes = resolve(_config(arguments, disagg), _explicit_fields(call, disagg))
     for note in notes:
         _announce(note, call.console)
@@ -82,7 +84,6 @@ def _config(arguments: RunArguments, disagg: bool) -> RunConfig:
         "draft": None if options.draft == "none" else absolute_model(options.draft),
         "disagg": options.disagg or disagg,
         "transfer": options.transfer.value,
-        "backend": options.backend.value,
         "dtype": options.dtype.value,
         "faults": tuple(dict.fromkeys(options.fault)),
     }

@@ -7,13 +7,12 @@ from functools import partial
 import torch
 
 from moeinspect.errors import EngineError
-from moeinspect.runtime.faults import ActiveFaults
 from moeinspect.runtime.layers.context import ForwardContext
 from moeinspect.runtime.layers.experts import Experts
 from moeinspect.runtime.layers.linear import Linear
 from moeinspect.runtime.topk.backend import MoEBackend
 from moeinspect.runtime.topk.config import TopKConfig
-from moeinspect.runtime.topk.registry import create_backend
+from moeinspect.runtime.topk.registry import BackendFactory
 
 
 class MoELayer:
@@ -25,7 +24,7 @@ class MoELayer:
         self._router = router
         self._experts = experts
         self._topk: MoEBackend | None = None
-        self._backend: tuple[str, ActiveFaults] | None = None
+        self._make_backend: BackendFactory | None = None
 
     @property
     def topk_config(self) -> TopKConfig:
@@ -35,13 +34,13 @@ class MoELayer:
     @topk_config.setter
     def topk_config(self, config: TopKConfig) -> None:
         self._config = config
-        if self._backend is not None:
-            self.init_topk_backend(*self._backend)
+        if self._make_backend is not None:
+            self.init_topk_backend(self._make_backend)
 
-    def init_topk_backend(self, name: str, faults: ActiveFaults) -> None:
-        """Builds the backend `name` from the present `topk_config`."""
-        self._backend = name, faults
-        self._topk = create_backend(name, self._config, self.layer_id, faults)
+    def init_topk_backend(self, make: BackendFactory) -> None:
+        """Builds the backend from the present `topk_config`, and again whenever that changes."""
+        self._make_backend = make
+        self._topk = make(self._config, self.layer_id)
 
     def __call__(self, x: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         """[padded N, H] to [padded N, H]; padding comes back as zeros."""

@@ -20,6 +20,7 @@ from moeinspect.runtime.layers.rotary import RotaryEmbedding, apply_rotary
 from moeinspect.runtime.layers.tiles import pad_rows
 from moeinspect.runtime.memory.kv_cache import KVCache
 from moeinspect.runtime.models.config import ModelConfig
+from moeinspect.runtime.topk.registry import backend_factory
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +122,9 @@ class Qwen3MoeForCausalLM:
 
     def init_topk_backend(self, name: str, faults: ActiveFaults = NO_FAULTS) -> None:
         """Builds the top-k backend of every MoE layer from the layer's present `topk_config`."""
+        make = backend_factory(name, faults)
         for layer in self.layers_with_topk():
-            layer.init_topk_backend(name, faults)
+            layer.init_topk_backend(make)
 
     def forward(self, batch: ForwardBatch, kv: KVCache) -> torch.Tensor:
         """Logits [len(batch.logit_rows), V] float32; see `run`."""

@@ -1,0 +1,31 @@
+"""A fused MoE: top-k, renormalisation and experts behind one call, as FlashInfer's `trtllm` kernels.
+
+Its choices stay inside unless the caller hands in where to put them.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from moeinspect.kernels.router_topk.reference import router_topk
+from moeinspect.runtime.topk.backend import LayerExperts, TopKOutput
+
+
+def fused_moe(
+    hidden_states: torch.Tensor,
+    router_logits: torch.Tensor,
+    experts: LayerExperts,
+    *,
+    top_k: int,
+    renormalize: bool,
+    export: TopKOutput | None = None,
+) -> torch.Tensor:
+    """Output [N, H] of a MoE layer for `hidden_states` [N, H] and `router_logits` [N, E].
+
+    `export`, if given, receives the chosen ids [N, K] int32 and weights [N, K] float32.
+    """
+    ids, weights = router_topk(router_logits, top_k, renormalize=renormalize)
+    if export is not None:
+        export.ids.copy_(ids)
+        export.weights.copy_(weights)
+    return experts(hidden_states, TopKOutput(ids, weights))
