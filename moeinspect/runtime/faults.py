@@ -18,6 +18,12 @@ PADDED_ROWS = "padded-rows"
 GRAPH_STATIC_ROWS = "graph-static-rows"
 NAN_LOGITS = "nan-logits"
 
+READ_EARLY = "read-early"
+STALE_SLOT = "stale-slot"
+SURPLUS_AFTER_STOP = "surplus-after-stop"
+PREFILL_ONLY_SHORT = "prefill-only-short"
+RETRACT_REROUTE = "retract-reroute"
+MERGE_MISALIGNED = "merge-misaligned"
 OWN_DRAFT = "the draft made for the target"
 """A need that a MoE draft fulfils; an embedded target's own is turned on."""
 
@@ -70,6 +76,34 @@ FAULTS: dict[str, Fault] = {
             "vllm-ascend#10717, #10727",
             "captured rows are not cloned before the next forward overwrites the buffer",
             {"overlap": True},
+        ),
+        Fault(
+            READ_EARLY,
+            "vllm-ascend#10717, #10727",
+            "rows are collected before the copy of the last step has arrived",
+            {"overlap": True},
+        ),
+        Fault(
+            STALE_SLOT,
+            "sglang#26975, #39027",
+            "KV comes back from the host tier into other slots, its rows stay behind",
+            {"prefix_cache": True, "host_kv_slots": 1024},
+        ),
+        Fault(
+            SURPLUS_AFTER_STOP,
+            "sglang#26126",
+            "rows are counted before the stop inside an accepted run was applied",
+            {"draft": OWN_DRAFT},
+        ),
+        Fault(
+            PREFILL_ONLY_SHORT,
+            "sglang#20964",
+            "a request without new tokens gets one row too few",
+        ),
+        Fault(
+            RETRACT_REROUTE,
+            "sglang#24001, miles#3277",
+            "after a weight update the rows of a retracted request are those of the new weights",
         ),
     )
 }

@@ -16,7 +16,8 @@ class Plan:
     """Sizes of the buffers of one worker.
 
     `num_slots` counts the page of the dummy slot too; `max_len` is the longest sequence with its
-    lookahead, `max_tokens` the most rows of one forward.
+    lookahead, `max_tokens` the most rows of one forward, `width` the positions that a decode or verify step
+    writes for a request.
     """
 
     num_slots: int
@@ -24,6 +25,7 @@ class Plan:
     max_tokens: int
     max_running_requests: int
     lookahead: int
+    width: int = 1
 
     @property
     def num_kv_slots(self) -> int:
@@ -55,15 +57,15 @@ def check_requests(
         where = f"prompt {request.id!r}"
         if not request.prompt_ids:
             raise InputError(f"{where} is empty", "give it at least one token")
-        if request.max_new_tokens < 1:
-            raise InputError(f"{where} asks for {request.max_new_tokens} new tokens", "ask for at least 1")
+        if request.max_new_tokens < 0:
+            raise InputError(f"{where} asks for {request.max_new_tokens} new tokens", "ask for 0 or more")
         for token in request.prompt_ids:
             if not 0 <= token < vocab_size:
                 raise InputError(
                     f"{where} has token id {token}, outside the vocabulary of {vocab_size}",
                     "use the tokenizer of this model",
                 )
-        length = len(request.prompt_ids) + request.max_new_tokens + lookahead_of(config)
+        length = _longest(config, request)
         if length > max_position_embeddings:
             raise InputError(
                 f"{where} needs {length} positions ({_parts(config, request)}) and the model has "
@@ -81,21 +83,30 @@ def check_requests(
 def make_plan(config: RunConfig, requests: Sequence[PromptRequest]) -> Plan:
     """Sizes for checked requests; without `num_kv_slots` every running request fits at its longest."""
     lookahead = lookahead_of(config)
-    lengths = sorted((len(r.prompt_ids) + r.max_new_tokens + lookahead for r in requests), reverse=True)
+    lengths = sorted((_longest(config, request) for request in requests), reverse=True)
     if config.num_kv_slots is None:
         usable = sum(slots_in_pages(length) for length in lengths[: config.max_running_requests])
     else:
         usable = _usable(config.num_kv_slots)
     width = 1 if config.draft is None else 1 + config.num_draft_tokens
     running = min(config.max_running_requests, len(requests))
-    prompt_tokens = sum(len(r.prompt_ids) for r in requests)
+    # A request that was preempted computes its outputs again in a prefill.
+    prefill_tokens = sum(len(r.prompt_ids) + r.max_new_tokens for r in requests)
     return Plan(
         num_slots=PAGE_SIZE + usable,
         max_len=slots_in_pages(lengths[0]),
-        max_tokens=max(min(config.chunked_prefill_size, prompt_tokens), running * width),
+        max_tokens=max(min(config.chunked_prefill_size, prefill_tokens), running * width),
         max_running_requests=running,
         lookahead=lookahead,
+        width=width,
     )
+
+
+def _longest(config: RunConfig, request: PromptRequest) -> int:
+    """Positions that a request may reach."""
+    if request.max_new_tokens == 0:
+        return len(request.prompt_ids)
+    return len(request.prompt_ids) + request.max_new_tokens + lookahead_of(config)
 
 
 def _usable(num_kv_slots: int) -> int:

@@ -45,6 +45,8 @@ class UnifiedServer:
             self._worker.device,
             policy or SchedulePolicy(config.chunked_prefill_size),
             self._on_outputs,
+            faults=self._worker.faults,
+            weight_updates=self._worker.weight_updates,
         )
 
     def run(self, requests: Sequence[Request]) -> Iterator[FinishedRequest]:

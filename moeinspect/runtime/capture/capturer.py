@@ -115,6 +115,11 @@ class RoutedExpertsCapturer:
         """The host buffer's rows of these KV slots [n], ids first; whatever stands there."""
         return [tensor[slots] for tensor in self.host_buffer.tensors()]
 
+    def put_rows(self, slots: torch.Tensor, rows: Sequence[torch.Tensor]) -> None:
+        """Stores rows, as `rows_of` gave them, under KV slots [n]: they follow KV that was moved."""
+        for buffer, values in zip(self.host_buffer.tensors(), rows, strict=True):
+            buffer[slots] = values
+
 
 def logit_margin(router_logits: torch.Tensor, top_k: int) -> torch.Tensor:
     """k-th best minus best unselected logit of each row [n], float32; +inf if every expert is chosen."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,9 +31,19 @@ class CollectedRows:
     slot: NDArray[np.int32]
     weights: NDArray[np.float32] | None = None
     margin: NDArray[np.float32] | None = None
+    weight_version: NDArray[np.uint16] | None = None
 
     def __len__(self) -> int:
         return len(self.expert_ids)
+
+
+@dataclass(slots=True)
+class SavedRows:
+    """What stands under some KV slots, taken out so that it can follow the KV to other slots."""
+
+    rows: list[torch.Tensor]
+    step: NDArray[np.int32]
+    origin: NDArray[np.uint8]
 
 
 class RowCollector:
@@ -48,10 +59,10 @@ class RowCollector:
         self._step = np.full(num_slots, NEVER, dtype=np.int32)
         self._origin = np.zeros(num_slots, dtype=np.uint8)
 
-    def note_allocated(self, request: Request) -> None:
-        """Forgets what a former owner of the request's slots computed there."""
-        self._step[request.slots] = NEVER
-        self._origin[request.slots] = 0
+    def note_allocated(self, slots: NDArray[np.int64]) -> None:
+        """Forgets what a former owner of `slots` computed there; their rows stay, as upstream's do."""
+        self._step[slots] = NEVER
+        self._origin[slots] = 0
 
     def note_computed(self, request: Request, start: int, count: int, mode: ForwardMode, step: int) -> None:
         """Positions [start, start + count) of `request` were computed by this step."""
@@ -59,20 +70,55 @@ class RowCollector:
         self._step[slots] = step
         self._origin[slots] = ROW_ORIGINS.index(mode.value)
 
+    def save(self, slots: NDArray[np.int64]) -> SavedRows:
+        """Takes a copy of the rows under `slots` [n] and of what is known about them."""
+        rows = self._capturer.rows_of(torch.from_numpy(slots))
+        return SavedRows(rows, self._step[slots], self._origin[slots])
+
+    def restore(self, slots: NDArray[np.int64], saved: SavedRows, *, with_rows: bool = True) -> None:
+        """Puts saved rows under other `slots` [n]. Without `with_rows` they stay behind (`stale-slot`)."""
+        self._step[slots], self._origin[slots] = saved.step, saved.origin
+        if with_rows:
+            self._capturer.put_rows(torch.from_numpy(slots), saved.rows)
+
     def collect(self, request: Request, start: int, end: int) -> CollectedRows:
-        """The rows of positions [start, end), whatever stands under their slots."""
+        """The rows of positions [start, end), whatever stands under their slots.
+
+        Positions below `cached_tokens` were never computed by the request: their origin is the prefix cache.
+        """
         slots = request.slots[start:end]
         ids, *values = (tensor.numpy() for tensor in self._capturer.rows_of(torch.from_numpy(slots)))
         if ids.dtype == np.int16:
             ids = ids.view(np.uint16)
         shape = self._capturer.shape
+        origin = self._origin[slots]
+        origin[: max(0, request.cached_tokens - start)] = ROW_ORIGINS.index("prefix-cache")
         return CollectedRows(
             start=start,
             expert_ids=ids,
-            origin=self._origin[slots],
+            origin=origin,
             worker=np.full(len(slots), self._worker, dtype=np.uint16),
             step=self._step[slots],
             slot=slots.astype(np.int32),
             weights=values.pop(0) if shape.with_weights else None,
             margin=values.pop(0) if shape.with_margins else None,
         )
+
+
+def join_rows(parts: Sequence[CollectedRows]) -> CollectedRows:
+    """Rows of one request that stand one after another; the parts have the same columns."""
+    return CollectedRows(
+        start=parts[0].start,
+        expert_ids=np.concatenate([part.expert_ids for part in parts]),
+        origin=np.concatenate([part.origin for part in parts]),
+        worker=np.concatenate([part.worker for part in parts]),
+        step=np.concatenate([part.step for part in parts]),
+        slot=np.concatenate([part.slot for part in parts]),
+        weights=_join([part.weights for part in parts]),
+        margin=_join([part.margin for part in parts]),
+    )
+
+
+def _join(columns: Sequence[NDArray[np.float32] | None]) -> NDArray[np.float32] | None:
+    present = [column for column in columns if column is not None]
+    return np.concatenate(present) if len(present) == len(columns) else None

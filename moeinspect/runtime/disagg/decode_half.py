@@ -30,6 +30,7 @@ class DecodeHalf(WorkerHalf):
             worker.device,
             SchedulePolicy(args.config.chunked_prefill_size),
             self._answer,
+            faults=worker.faults,
         )
         self.scheduler.on_preallocated = self._preallocated
         self.scheduler.collects_prompt_rows = NO_MERGE in worker.faults

@@ -30,8 +30,8 @@ class PrefillHalf(WorkerHalf):
             worker.device,
             SchedulePolicy(args.config.chunked_prefill_size),
             self._answer,
+            faults=worker.faults,
         )
-        self.scheduler.faults = worker.faults
         self.scheduler.on_prefilled = self.sender.prefilled
         self._handlers[KVDestination] = self._destination
 

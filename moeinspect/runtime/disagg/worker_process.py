@@ -49,7 +49,14 @@ def _serve(args: WorkerArgs) -> None:
         index: [region.tensor().view(dtype) for region in regions] for index, regions in args.regions.items()
     }
     own_kv = shared_kv.get(args.index) if args.is_decode else None
-    worker = Worker(args.config, args.plan, args.index, kv_storage=own_kv, jitter=args.jitter)
+    worker = Worker(
+        args.config,
+        args.plan,
+        args.index,
+        kv_storage=own_kv,
+        prefix_cache=not args.is_decode,
+        jitter=args.jitter,
+    )
     for region in (region for regions in args.regions.values() for region in regions):
         region.close()
     try:

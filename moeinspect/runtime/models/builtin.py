@@ -11,6 +11,7 @@ from moeinspect.runtime.models.checkpoint import CheckpointFolder
 from moeinspect.runtime.models.config import ModelConfig
 from moeinspect.runtime.models.folder import read_folder_config
 from moeinspect.runtime.models.random_pair import RANDOM_NAMES, random_model
+from moeinspect.runtime.models.updated import SUFFIX, UpdatedWeights
 from moeinspect.runtime.models.weights import WeightSource
 
 PAIR = Path(__file__).parent / "pair"
@@ -20,11 +21,14 @@ _TRAINED = {"tiny": PAIR / "target", "tiny-draft": PAIR / "draft"}
 
 
 def open_builtin(name: str) -> tuple[ModelConfig, WeightSource]:
-    """Configuration and weights (bfloat16) of `builtin:NAME`.
+    """Configuration and weights (bfloat16) of `builtin:NAME`, also of `builtin:NAME-updated`.
 
     Raises:
         InputError: no such embedded model.
     """
+    if name.endswith(SUFFIX):
+        config, source = open_builtin(name.removesuffix(SUFFIX))
+        return replace(config, name=name), UpdatedWeights(source, name)
     folder = trained_folder(name)
     if folder is not None:
         return replace(read_folder_config(folder), name=name), CheckpointFolder(folder)
@@ -37,7 +41,7 @@ def trained_folder(name: str) -> Path | None:
     Raises:
         InputError: no such embedded model.
     """
-    short = name.removeprefix(BUILTIN_PREFIX)
+    short = name.removeprefix(BUILTIN_PREFIX).removesuffix(SUFFIX)
     if short not in _TRAINED and short not in RANDOM_NAMES:
         known = ", ".join(BUILTIN_PREFIX + known for known in (*_TRAINED, *RANDOM_NAMES))
         raise InputError(f"{name}: no such embedded model", f"there are {known}")

@@ -16,16 +16,21 @@ from moeinspect.runtime.scheduler.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A stretch of one request's prompt: positions [start, start + extend_len)."""
+    """A stretch of what one request has to prefill: positions [start, start + extend_len)."""
 
     request: Request
     start: int
     extend_len: int
 
     @property
-    def completes_prompt(self) -> bool:
-        """Whether the prompt's last token is in it, so that the first output token is sampled."""
-        return self.start + self.extend_len == self.request.prompt_len
+    def completes_prefill(self) -> bool:
+        """Whether the last token to prefill is in it."""
+        return self.start + self.extend_len == self.request.fill_len
+
+    @property
+    def samples(self) -> bool:
+        """Whether an output token is sampled after it."""
+        return self.completes_prefill and self.request.samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +50,13 @@ class ScheduledBatch:
     def sampling_requests(self) -> tuple[Request, ...]:
         """The requests that get tokens from this step, in batch order."""
         if self.mode is ForwardMode.PREFILL:
-            return tuple(chunk.request for chunk in self.chunks if chunk.completes_prompt)
+            return tuple(chunk.request for chunk in self.chunks if chunk.samples)
         return self.requests
 
 
 @dataclass(slots=True)
 class StepResult:
-    """Results of a launched step; host arrays are valid once `copy_done` is.
+    """Results of a launched step; tokens are valid once `tokens_done` is, everything once `copy_done` is.
 
     `tokens` [n, width] are the tokens sampled for the batch's `sampling_requests`, of which the first
     `num_tokens` [n] of each count; width is 1 without a draft. `hidden` [n, width * H] are the target's
@@ -68,6 +73,7 @@ class StepResult:
     device_hidden: torch.Tensor | None = None
     hidden: NDArray[np.float32] | None = None
     captures: list[TopkCaptureOutput] = field(default_factory=list)
+    tokens_done: StreamEvent | None = None
     copy_done: StreamEvent | None = None
 
     def outputs(self) -> list[list[int]]:

@@ -10,7 +10,7 @@ from moeinspect.runtime.worker.device_state import DeviceState
 
 
 def prefill_inputs(batch: ScheduledBatch, table_rows: torch.Tensor, state: DeviceState) -> ForwardBatch:
-    """Chunks of prompts, as the host knows them; logits for the last row of each completed prompt.
+    """Chunks of prefills, as the host knows them; logits for the last row of each that is completed.
 
     `table_rows` [B] are those of the batch's requests.
     """
@@ -20,10 +20,10 @@ def prefill_inputs(batch: ScheduledBatch, table_rows: torch.Tensor, state: Devic
     logit_rows: list[int] = []
     for b, chunk in enumerate(batch.chunks):
         end = chunk.start + chunk.extend_len
-        ids.extend(chunk.request.prompt.prompt_ids[chunk.start : end])
+        ids.extend(chunk.request.fill_ids[chunk.start : end])
         positions.extend(range(chunk.start, end))
         row_request.extend([b] * chunk.extend_len)
-        if chunk.completes_prompt:
+        if chunk.samples:
             logit_rows.append(len(ids) - 1)
     positions_N = torch.tensor(positions)
     row_request_N = torch.tensor(row_request)

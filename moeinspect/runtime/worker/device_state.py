@@ -45,23 +45,42 @@ class DeviceState:
         self.slot_table[row, : len(slots)] = torch.from_numpy(slots)
         self._seeds[row] = seed
 
-    def begin_decode(
-        self, row: int, prompt_len: int, first_token: int, hidden: NDArray[np.float32] | None = None
-    ) -> None:
-        """The request's prompt was computed elsewhere; `first_token` was sampled there.
+    def extend_slots(self, row: int, start: int, slots: NDArray[np.int64]) -> None:
+        """The request of this table row has got more KV slots, for positions from `start` on."""
+        self.slot_table[row, start : start + len(slots)] = torch.from_numpy(slots)
 
-        `hidden` [width * H] are the target's hidden states of the last prompt token, for a draft head.
+    def begin_decode(
+        self,
+        row: int,
+        next_position: int,
+        last_token: int,
+        output_position: int,
+        hidden: NDArray[np.float32] | None = None,
+    ) -> None:
+        """What comes before `next_position` was computed elsewhere; `last_token` was sampled there.
+
+        `output_position` counts the tokens sampled so far. `hidden` [width * H] are the target's hidden
+        states of the last prompt token, for a draft head.
         """
         if self.last_hidden is not None and hidden is not None:
             self.last_hidden[row] = torch.from_numpy(hidden)
-        self.begin(torch.tensor([row]), torch.tensor([first_token]), torch.tensor([prompt_len]))
+        self.begin(*(torch.tensor([value]) for value in (row, last_token, next_position, output_position)))
 
-    def begin(self, rows: torch.Tensor, tokens: torch.Tensor, prompt_lens: torch.Tensor) -> None:
-        """The first `tokens` [B] were sampled for `rows` [B], after prompts of these lengths [B]."""
+    def begin(
+        self,
+        rows: torch.Tensor,
+        tokens: torch.Tensor,
+        next_positions: torch.Tensor,
+        output_positions: torch.Tensor,
+    ) -> None:
+        """`tokens` [B] were sampled for `rows` [B] and will be fed at `next_positions` [B].
+
+        `output_positions` [B] count the tokens sampled so far.
+        """
         self.last_token[rows] = tokens
-        self.next_position[rows] = prompt_lens
-        self.output_position[rows] = 1
-        self.history[rows, prompt_lens] = tokens
+        self.next_position[rows] = next_positions
+        self.output_position[rows] = output_positions
+        self.history[rows, next_positions] = tokens
 
     def advance(self, rows: torch.Tensor, tokens: torch.Tensor, counts: torch.Tensor) -> None:
         """The first `counts` [B] of `tokens` [B, n] were sampled for `rows` [B]."""

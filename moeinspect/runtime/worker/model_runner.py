@@ -11,6 +11,7 @@ from moeinspect.runtime.capture.capturer import RoutedExpertsCapturer
 from moeinspect.runtime.device.stream import Device
 from moeinspect.runtime.faults import BUFFER_REUSE, ActiveFaults
 from moeinspect.runtime.forward_batch import ForwardBatch, ForwardMode
+from moeinspect.runtime.models.qwen3_moe import Qwen3MoeForCausalLM
 from moeinspect.runtime.scheduler.batch import ScheduledBatch, StepResult
 from moeinspect.runtime.scheduler.request import Request
 from moeinspect.runtime.spec.proposer import Proposer
@@ -40,6 +41,7 @@ class ModelRunner:
         self.state = state
         self.draft = draft
         self._device = device
+        self._forwards = forwards
         reuse_buffer = delayed_copy and BUFFER_REUSE in faults
         self._target = TargetForwards(forwards, capturer, delayed_copy=delayed_copy, clone=not reuse_buffer)
         self._copies = ResultCopies(device, after_next_step=reuse_buffer)
@@ -57,6 +59,10 @@ class ModelRunner:
             self._launch_verify(batch, sampling_rows, result)
         self._copies.launch(result)
         return result
+
+    def replace_model(self, model: Qwen3MoeForCausalLM) -> None:
+        """Serves with `model`, of the same shape, from the next launch on; nothing may be in flight."""
+        self._forwards.replace_model(model)
 
     def before_reading(self, result: StepResult) -> None:
         """Called before the host waits for `result`."""

@@ -30,7 +30,7 @@ class ResultCopies:
         self._waiting: _DelayedCopy | None = None
 
     def launch(self, result: StepResult) -> None:
-        """Called when the step's forwards are enqueued; sets `result.copy_done`."""
+        """Called when the step's forwards are enqueued; sets its `tokens_done` and `copy_done`."""
         computed = self._device.compute.record()
         if self._waiting is not None:
             self._release(computed)
@@ -38,7 +38,9 @@ class ResultCopies:
         def enqueue(after: StreamEvent = computed) -> None:
             copy = self._device.copy
             copy.wait(after)
-            copy.submit(lambda: _copy_to_host(result), kind="copy", step=result.batch.step)
+            copy.submit(lambda: _copy_tokens(result), kind="copy-tokens", step=result.batch.step)
+            result.tokens_done = copy.record()
+            copy.submit(lambda: _copy_captures(result), kind="copy", step=result.batch.step)
             result.copy_done = copy.record()
 
         if self._after_next_step:
@@ -59,12 +61,15 @@ class ResultCopies:
             waiting.enqueue()
 
 
-def _copy_to_host(result: StepResult) -> None:
+def _copy_tokens(result: StepResult) -> None:
     if result.device_tokens is None or result.device_num_tokens is None:
         raise RuntimeError("the copy ran before the forward")
-    for capture in result.captures:
-        capture.copy_to_host()
     result.tokens = result.device_tokens.numpy().copy()
     result.num_tokens = result.device_num_tokens.numpy().copy()
     if result.device_hidden is not None:
         result.hidden = result.device_hidden.float().numpy().copy()
+
+
+def _copy_captures(result: StepResult) -> None:
+    for capture in result.captures:
+        capture.copy_to_host()

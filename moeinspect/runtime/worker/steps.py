@@ -19,16 +19,17 @@ def prefill(
     state: DeviceState,
     result: StepResult,
 ) -> ForwardBatch:
-    """Computes chunks of prompts, samples where one is complete; returns the rows that it ran.
+    """Computes chunks of prefills, samples where one is complete; returns the rows that it ran.
 
     `table_rows` are those of the batch's requests, `sampling_rows` of those whose prompt is complete.
     """
     inputs = prefill_inputs(batch, table_rows, state)
     output, _ = target.run(inputs, result)
-    first = torch.zeros(len(sampling_rows), dtype=torch.int64)
-    tokens = state.sample(output.logits, sampling_rows, first)
-    prompt_lens = torch.tensor([r.prompt_len for r in batch.sampling_requests], dtype=torch.int64)
-    state.begin(sampling_rows, tokens, prompt_lens)
+    sampling = batch.sampling_requests
+    output_positions = torch.tensor([r.fill_output_position for r in sampling], dtype=torch.int64)
+    tokens = state.sample(output.logits, sampling_rows, output_positions)
+    next_positions = torch.tensor([request.fill_len for request in sampling], dtype=torch.int64)
+    state.begin(sampling_rows, tokens, next_positions, output_positions + 1)
     result.device_tokens = tokens[:, None]
     result.device_num_tokens = torch.ones_like(tokens)
     return inputs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from moeinspect.errors import InputError
 from moeinspect.runtime.builtin_names import draft_model_of
 from moeinspect.runtime.capture.capturer import (
     CaptureShape,
@@ -14,14 +15,18 @@ from moeinspect.runtime.capture.collector import RowCollector
 from moeinspect.runtime.config import RunConfig
 from moeinspect.runtime.device.event_log import EventLog
 from moeinspect.runtime.device.stream import Device, Jitter
-from moeinspect.runtime.faults import ActiveFaults
+from moeinspect.runtime.faults import STALE_SLOT, ActiveFaults
+from moeinspect.runtime.memory.host_tier import HostTier, KVMover
 from moeinspect.runtime.memory.kv_cache import KVCache, KVShape
+from moeinspect.runtime.memory.page_allocator import PAGE_SIZE, PageAllocator
+from moeinspect.runtime.memory.radix_cache import RadixCache
 from moeinspect.runtime.memory.request_pool import RequestPool
 from moeinspect.runtime.models.config import ModelConfig
 from moeinspect.runtime.models.loader import load_model
 from moeinspect.runtime.models.qwen3_moe import Qwen3MoeForCausalLM
 from moeinspect.runtime.plan import Plan
 from moeinspect.runtime.sampling import SamplingParams
+from moeinspect.runtime.scheduler.weight_update import WeightUpdate
 from moeinspect.runtime.spec.factory import make_proposer
 from moeinspect.runtime.worker.device_state import DeviceState
 from moeinspect.runtime.worker.forward_runner import ForwardRunner
@@ -44,6 +49,7 @@ class Worker:
         index: int,
         *,
         kv_storage: list[torch.Tensor] | None = None,
+        prefix_cache: bool = True,
         jitter: Jitter | None = None,
     ) -> None:
         self.log = EventLog(index)
@@ -79,8 +85,31 @@ class Worker:
             delayed_copy=config.overlap,
             faults=self.faults,
         )
-        self.pool = RequestPool(plan.max_running_requests, plan.num_slots, plan.lookahead)
         self.collector = RowCollector(capturer, plan.num_slots, index)
+        self.pool = self._make_pool(config, plan, has_cache=config.prefix_cache and prefix_cache)
+        self.weight_updates = [
+            WeightUpdate(step, load_update(config, name, target)) for step, name in config.weight_updates
+        ]
+
+    def _make_pool(self, config: RunConfig, plan: Plan, *, has_cache: bool) -> RequestPool:
+        allocator, mover = PageAllocator(plan.num_slots), KVMover(self.kv_caches, self.device)
+        cache = None
+        if has_cache:
+            moves_rows = STALE_SLOT not in self.faults
+            host = (
+                HostTier(config.host_kv_slots, mover, self.collector, moves_rows=moves_rows)
+                if config.host_kv_slots >= PAGE_SIZE
+                else None
+            )
+            cache = RadixCache(allocator, host)
+        return RequestPool(
+            plan.max_running_requests,
+            allocator,
+            width=plan.width,
+            lookahead=plan.lookahead,
+            mover=mover,
+            cache=cache,
+        )
 
     def close(self) -> None:
         """Ends the device's threads and takes the capturer out of the process."""
@@ -95,6 +124,21 @@ def load_models(config: RunConfig) -> list[Qwen3MoeForCausalLM]:
     return [
         load_model(name, dtype=DTYPES[config.dtype], deterministic=config.deterministic) for name in names
     ]
+
+
+def load_update(config: RunConfig, name: str, target: Qwen3MoeForCausalLM) -> Qwen3MoeForCausalLM:
+    """The model that a weight update brings.
+
+    Raises:
+        InputError: it cannot be loaded, or is not of the target's shape.
+    """
+    model = load_model(name, dtype=DTYPES[config.dtype], deterministic=config.deterministic)
+    if model.config.essentials != target.config.essentials:
+        raise InputError(
+            f"--weight-update {name}: its config differs from that of {config.model}",
+            "give a checkpoint of the same model",
+        )
+    return model
 
 
 def kv_shapes(config: RunConfig, plan: Plan, models: list[ModelConfig]) -> list[KVShape]:

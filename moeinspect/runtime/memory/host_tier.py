@@ -1,0 +1,140 @@
+"""KV in host memory: where evicted prefixes wait for being used again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from moeinspect.runtime.capture.collector import RowCollector, SavedRows
+from moeinspect.runtime.device.stream import Device
+from moeinspect.runtime.memory.kv_cache import KVCache
+from moeinspect.runtime.memory.page_allocator import PAGE_SIZE, PageAllocator, slots_in_pages
+
+
+class KVMover:
+    """Moves KV between KV slots and host memory on the transfer stream, in order with the forwards.
+
+    The host buffer of captured rows is by KV slot, so whoever moves KV has to move the rows as well.
+    """
+
+    def __init__(self, kv_caches: Sequence[KVCache], device: Device) -> None:
+        self._kv_caches = list(kv_caches)
+        self._device = device
+        self._count = 0
+
+    def to_host(self, slots: NDArray[np.int64], destinations: Sequence[torch.Tensor]) -> None:
+        """KV of `slots` [n] into one tensor [layers, 2, n, kv_heads, head_dim] (a view) per KV cache."""
+        taken = torch.from_numpy(slots.copy())
+
+        def copy() -> None:
+            for cache, destination in zip(self._kv_caches, destinations, strict=True):
+                destination.copy_(cache.data[:, :, taken])
+
+        self._between_forwards(copy, "kv-backup")
+
+    def to_device(self, sources: Sequence[torch.Tensor], slots: NDArray[np.int64]) -> None:
+        """The way back, into other `slots` [n] as a rule."""
+        given = torch.from_numpy(slots.copy())
+
+        def copy() -> None:
+            for cache, source in zip(self._kv_caches, sources, strict=True):
+                cache.data[:, :, given] = source
+
+        self._between_forwards(copy, "kv-restore")
+
+    def buffers(self, num_slots: int) -> list[torch.Tensor]:
+        """Host memory for the KV of `num_slots` slots, one tensor per KV cache."""
+        return [
+            torch.zeros(*shape[:2], num_slots, *shape[3:], dtype=cache.data.dtype)
+            for cache in self._kv_caches
+            for shape in [cache.data.shape]
+        ]
+
+    def _between_forwards(self, copy: Callable[[], None], kind: str) -> None:
+        device = self._device
+        device.transfer.wait(device.compute.record())
+        device.transfer.submit(copy, kind=kind, step=self._count)
+        device.compute.wait(device.transfer.record())
+        self._count += 1
+
+
+class HostTier:
+    """Pages of host memory for KV, with the captured rows that belong to it.
+
+    Mirrors SGLang's hierarchical cache (`hiradix_cache.py`, write-back). With `moves_rows` False the rows
+    stay behind when KV comes back to other slots (fault `stale-slot`, SGLang issues 26975 and 39027).
+    """
+
+    def __init__(
+        self, num_slots: int, mover: KVMover, collector: RowCollector, *, moves_rows: bool = True
+    ) -> None:
+        self.num_slots = num_slots // PAGE_SIZE * PAGE_SIZE
+        self._mover = mover
+        self._collector = collector
+        self._moves_rows = moves_rows
+        self._allocator = PageAllocator(PAGE_SIZE + self.num_slots)
+        self._kv = mover.buffers(PAGE_SIZE + self.num_slots)
+        self._rows: dict[int, SavedRows] = {}
+
+    def can_allocate(self, num_slots: int) -> bool:
+        """Whether `back_up` of so many slots would succeed."""
+        return self._allocator.can_allocate(num_slots)
+
+    def back_up(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Copies KV and rows of `slots` [n], whole pages; returns the host slots [n]."""
+        host_slots = self._allocator.allocate(len(slots))
+        for page, host_page in zip(_pages(slots), _pages(host_slots), strict=True):
+            first = int(host_page[0])
+            self._mover.to_host(page, [kv[:, :, first : first + PAGE_SIZE] for kv in self._kv])
+            self._rows[first] = self._collector.save(page)
+        return host_slots
+
+    def load(self, host_slots: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
+        """Copies KV and rows of `host_slots` [n] into `slots` [n]; the host keeps its copy."""
+        for page, host_page in zip(_pages(slots), _pages(host_slots), strict=True):
+            first = int(host_page[0])
+            self._mover.to_device([kv[:, :, first : first + PAGE_SIZE] for kv in self._kv], page)
+            self._collector.restore(page, self._rows[first], with_rows=self._moves_rows)
+
+    def free(self, host_slots: NDArray[np.int64]) -> None:
+        """Gives host pages back."""
+        for page in _pages(host_slots):
+            del self._rows[int(page[0])]
+        self._allocator.free(host_slots)
+
+    def check_integrity(self, held: list[NDArray[np.int64]]) -> None:
+        """Every host page is free or held by one node.
+
+        Raises:
+            RuntimeError: it is not.
+        """
+        self._allocator.check_integrity(held)
+
+
+class KVBackup:
+    """One request's KV and rows in host memory, for as long as it is preempted.
+
+    Mirrors the decode side of SGLang's disaggregation, which cannot compute a prompt again and so offloads
+    the KV of a retracted request (`disaggregation/decode.py`).
+    """
+
+    def __init__(self, mover: KVMover, collector: RowCollector, slots: NDArray[np.int64]) -> None:
+        self._mover = mover
+        self._collector = collector
+        self._num_slots = len(slots)
+        self._kv = mover.buffers(slots_in_pages(len(slots)))
+        mover.to_host(slots, [kv[:, :, : len(slots)] for kv in self._kv])
+        self._rows = collector.save(slots)
+
+    def restore(self, slots: NDArray[np.int64], *, moves_rows: bool = True) -> None:
+        """Copies everything into `slots`, of which there are at least as many as before."""
+        given = slots[: self._num_slots]
+        self._mover.to_device([kv[:, :, : self._num_slots] for kv in self._kv], given)
+        self._collector.restore(given, self._rows, with_rows=moves_rows)
+
+
+def _pages(slots: NDArray[np.int64]) -> NDArray[np.int64]:
+    return slots.reshape(-1, PAGE_SIZE)
