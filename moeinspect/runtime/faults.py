@@ -88,22 +88,26 @@ FAULTS: dict[str, Fault] = {
             "sglang#26975, #39027",
             "KV comes back from the host tier into other slots, its rows stay behind",
             {"prefix_cache": True, "host_kv_slots": 1024},
+            traffic="shared-prefixes",
         ),
         Fault(
             SURPLUS_AFTER_STOP,
             "sglang#26126",
             "rows are counted before the stop inside an accepted run was applied",
-            {"draft": OWN_DRAFT},
+            {"draft": ANY_DRAFT},
+            traffic="stops",
         ),
         Fault(
             PREFILL_ONLY_SHORT,
             "sglang#20964",
             "a request without new tokens gets one row too few",
+            traffic="prefill-only",
         ),
         Fault(
             RETRACT_REROUTE,
             "sglang#24001, miles#3277",
             "after a weight update the rows of a retracted request are those of the new weights",
+            {"weight_updates": OWN_UPDATE},
         ),
     )
 }
