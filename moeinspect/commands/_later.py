@@ -18,6 +18,7 @@ def refuse_later_run(options: LaterRunOptions) -> None:
         ("--adaptive-draft", options.adaptive_draft),
         ("--prefix-cache", options.prefix_cache),
         ("--graph", options.graph),
+        ("--weight-update", options.weight_update),
         ("--fused-shared-expert", options.fused_shared_expert),
         ("--url", options.url is not None),
         ("--replay", options.replay is not None),

@@ -51,6 +51,8 @@ def plan_run(
     refuse_later_run(arguments.later)
     refuse_later_values(options)
     check_backend_name(options.backend)
+    if options.prompts is not None and options.traffic:
+        raise UsageError("--prompts and --traffic contradict each other", "leave one of them out")
     config, notes = resolve(_config(arguments, disagg), _explicit_fields(call, disagg))
     for note in notes:
         _announce(note, call.console)
@@ -85,6 +87,7 @@ def _config(arguments: RunArguments, disagg: bool) -> RunConfig:
         "disagg": options.disagg or disagg,
         "transfer": options.transfer.value,
         "dtype": options.dtype.value,
+        "traffic": tuple(dict.fromkeys(options.traffic)),
         "faults": tuple(dict.fromkeys(options.fault)),
     }
     return RunConfig(**values)

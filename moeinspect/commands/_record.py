@@ -28,9 +28,17 @@ _ORIGINS = np.asarray([enum_names(Origin)[name] for name in ROW_ORIGINS], dtype=
 
 
 def run_info(
-    config: RunConfig, *, machine_key: str, requests: Iterable[PromptRequest], baseline_of: str
+    asked: RunConfig,
+    config: RunConfig,
+    *,
+    machine_key: str,
+    requests: Iterable[PromptRequest],
+    baseline_of: str,
 ) -> RunInfo:
-    """The attributes of the trace's root; `complete` is the writer's to set."""
+    """The attributes of the trace's root; `complete` is the writer's to set.
+
+    `config` is what the run made of the options `asked` for.
+    """
     return RunInfo(
         producer="moeinspect",
         producer_version=__version__,
@@ -40,14 +48,16 @@ def run_info(
         engine_version=__version__,
         machine_key=machine_key,
         deterministic=config.deterministic,
-        run_config=recorded_config(config, requests),
+        run_config=recorded_config(asked, config, requests),
         injected_faults=config.faults,
         baseline_of=baseline_of,
     )
 
 
-def recorded_config(config: RunConfig, requests: Iterable[PromptRequest]) -> dict[str, Any]:
+def recorded_config(asked: RunConfig, config: RunConfig, requests: Iterable[PromptRequest]) -> dict[str, Any]:
     """Every resolved option, never the faults, and what the requests brought along.
+
+    `automatic` names options that the run chose a value for, since they were not given.
 
     `request_seeds` holds the seeds by id of requests that name one, `not_opted_in` id and sample of those
     that do not ask for their routed experts; both are left out if there are none.
@@ -57,6 +67,10 @@ def recorded_config(config: RunConfig, requests: Iterable[PromptRequest]) -> dic
     del options["faults"]
     seeds = {request.id: request.seed for request in requests if request.seed is not None}
     not_opted_in = [list(request.key) for request in requests if not request.return_routed_experts]
+    automatic = [
+        name for name, value in options.items() if value is not None and getattr(asked, name) is None
+    ]
+    options |= {"automatic": automatic} if automatic else {}
     options |= {"request_seeds": seeds} if seeds else {}
     options |= {"not_opted_in": not_opted_in} if not_opted_in else {}
     return options

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from moeinspect.commands._declare import REQUESTS, option, within
@@ -21,6 +21,17 @@ class RequestOptions:
             help="Requests, one JSON object a line; - reads stdin. Without it: the built-in prompts.",
         ),
     ] = None
+    traffic: Annotated[
+        list[str],
+        option(
+            "--traffic",
+            panel=REQUESTS,
+            metavar="NAME",
+            help="Made-up requests instead of the built-in prompts: "
+            "shared-prefixes, mixed-opt-in, stops, prefill-only or chunk-seams; may be repeated.",
+            show_default=False,
+        ),
+    ] = field(default_factory=list)
     max_new_tokens: Annotated[
         int,
         option(

@@ -91,6 +91,7 @@ def record(run: Run, console: Console) -> RunSummary:
         model = model_facts(runtime.model)
         _check_fingerprint(run, model)
         info = run_info(
+            run.config,
             runtime.config,
             machine_key=runtime.machine_key,
             requests=requests,

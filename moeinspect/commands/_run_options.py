@@ -50,6 +50,12 @@ class LaterRunOptions:
         ),
     ] = 0
     graph: Annotated[bool, option("--graph/--no-graph", panel=LATER, help="Replay captured graphs.")] = False
+    weight_update: Annotated[
+        list[str],
+        option(
+            "--weight-update", panel=LATER, metavar="STEP:MODEL", help="Weights that serve from a step on."
+        ),
+    ] = field(default_factory=list)
     redundant_experts: Annotated[
         int,
         option(

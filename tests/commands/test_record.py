@@ -61,8 +61,9 @@ def test_an_aborted_request_without_a_row_is_recorded():
 def test_seeds_and_opt_outs_of_requests_are_recorded_only_if_there_are_any():
     plain = PromptRequest("a", (1,), 4)
     seeded = [PromptRequest("b", (1,), 4, seed=7, sample=i, return_routed_experts=i != 1) for i in range(3)]
-    assert not {"request_seeds", "not_opted_in"} & recorded_config(RunConfig(), [plain]).keys()
-    config = recorded_config(RunConfig(faults=("no-merge",)), [plain, *seeded])
+    assert not {"request_seeds", "not_opted_in"} & recorded_config(RunConfig(), RunConfig(), [plain]).keys()
+    faulty = RunConfig(faults=("no-merge",))
+    config = recorded_config(faulty, faulty, [plain, *seeded])
     assert config["request_seeds"] == {"b": 7}
     assert config["not_opted_in"] == [["b", 1]]
     assert "faults" not in config
@@ -72,3 +73,9 @@ def test_weights_are_named_in_the_order_in_which_they_served():
     assert weight_version_names(RunConfig()) == ("default",)
     updated = RunConfig(model="m", weight_updates=((3, "n"), (9, "m")))
     assert weight_version_names(updated) == ("m", "n", "m")
+
+
+def test_what_the_run_chose_by_itself_is_told_apart_from_what_was_asked_for():
+    asked, chosen = RunConfig(), RunConfig(num_kv_slots=64)
+    assert recorded_config(asked, chosen, [])["automatic"] == ["num_kv_slots"]
+    assert "automatic" not in recorded_config(chosen, chosen, [])

@@ -2,39 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
-from pathlib import Path
 
 from moeinspect.analysis.diagnose.catalogue import CAUSES
 from moeinspect.analysis.diagnose.facts import run_facts
+from moeinspect.analysis.diagnose.rerun import run_again
 from moeinspect.analysis.findings import Diagnosis
 from moeinspect.analysis.requests import LOCAL
 from moeinspect.trace.schema import Trace
-
-_FLAGS: tuple[tuple[str, object, tuple[str, ...]], ...] = (
-    ("disagg", True, ("--disagg",)),
-    ("overlap", False, ("--no-overlap",)),
-    ("prefix_cache", False, ("--no-prefix-cache",)),
-    ("graph", True, ("--graph",)),
-    ("adaptive_draft", True, ("--adaptive-draft",)),
-    ("weights", True, ("--weights",)),
-    ("ignore_eos", True, ("--ignore-eos",)),
-    ("deterministic", False, ("--no-deterministic",)),
-)
-_VALUES: tuple[tuple[str, object], ...] = (
-    ("draft", None),
-    ("num_draft_tokens", 4),
-    ("draft_topk", 1),
-    ("host_kv_slots", 0),
-    ("chunked_prefill_size", 64),
-    ("max_running_requests", 16),
-    ("max_new_tokens", 32),
-    ("temperature", 0.0),
-    ("seed", 0),
-    ("dtype", "float32"),
-    ("backend", "torch"),
-)
 
 
 def diagnosis(
@@ -58,7 +33,7 @@ def _next_step(names: list[str], trace: Trace) -> str:
         switches = dict.fromkeys(_features_to_switch_off(trace)[:1])
     if trace.run.engine != LOCAL or not switches:
         return "; or ".join(dict.fromkeys(CAUSES[name].engine for name in names))
-    return " ; ".join(_run_again(trace, switch) for switch in switches)
+    return " ; ".join(run_again(trace, switch) for switch in switches)
 
 
 def _features_to_switch_off(trace: Trace) -> list[tuple[str, ...]]:
@@ -71,20 +46,3 @@ def _features_to_switch_off(trace: Trace) -> list[tuple[str, ...]]:
         (facts.overlap, ("--no-overlap",)),
     )
     return [switch for is_on, switch in features if is_on]
-
-
-def _run_again(trace: Trace, switch: tuple[str, ...]) -> str:
-    """The commands that repeat the run with one switch turned, and look at the outcome."""
-    config = trace.run.run_config
-    words = ["moeinspect", "capture", str(config.get("model", trace.model.name))]
-    turned = switch[0].removeprefix("--").removeprefix("no-").replace("-", "_")
-    for name, value, flags in _FLAGS:
-        if name != turned and config.get(name) == value:
-            words += flags
-    for name, default in _VALUES:
-        if name != turned and config.get(name, default) != default:
-            words += [f"--{name.replace('_', '-')}", str(config[name])]
-    suffix = "-".join(switch).strip("-").replace("--", "-")
-    output = f"{Path(trace.path).stem}-{suffix}.h5"
-    again = [*words, *switch, "-o", output]
-    return f"{shlex.join(again)} && {shlex.join(['moeinspect', 'diff', output])}"

@@ -199,8 +199,8 @@ def test_the_next_command_repeats_the_run_but_for_the_switch():
     )
     command, look = one.next_step.split(" && ")
     assert command == (
-        "moeinspect capture builtin:tiny --disagg --weights --draft builtin:tiny-draft "
-        "--chunked-prefill-size 8 --no-overlap -o a-no-overlap.h5"
+        "moeinspect capture builtin:tiny --chunked-prefill-size 8 --disagg --draft builtin:tiny-draft "
+        "--weights --no-overlap -o a-no-overlap.h5"
     )
     assert look == "moeinspect diff a-no-overlap.h5"
 
