@@ -47,9 +47,9 @@ class Residents:
         """Those of `requests` whose next step has its slots; the others wait for a retraction."""
         ready = []
         for request in requests:
-            if not request.is_retracting and self._grow(request, step):
+            if _keeps_slots(request) and self._grow(request, step):
                 ready.append(request)
-        return tuple(request for request in ready if not request.is_retracting)
+        return tuple(request for request in ready if _keeps_slots(request))
 
     def retract_if_drained(self, request: Request) -> None:
         """Takes the slots from a request that was chosen for it, once no step in flight uses them."""
@@ -107,3 +107,8 @@ class Residents:
                 lambda: self._state.extend_slots(row, start, fresh), kind="extend-slots", step=step
             )
         return True
+
+
+def _keeps_slots(request: Request) -> bool:
+    """Whether it is neither retracted nor about to be."""
+    return request.table_row >= 0 and not request.is_retracting
