@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from moeinspect.analysis.requests import LOCAL
 from moeinspect.trace.schema import Origin, Trace
 
 
@@ -49,7 +50,7 @@ def run_facts(trace: Trace) -> RunFacts:
         graph=graph,
         backend=config.get("backend", config.get("moe_runner_backend")),
         host_tier=_host_tier(config),
-        mixed_opt_in=bool(config["not_opted_in"]) if "not_opted_in" in config else None,
+        mixed_opt_in=_mixed_opt_in(trace),
     )
 
 
@@ -66,6 +67,13 @@ def _draft(config: Mapping[str, Any]) -> bool | None:
 
 def _is_ngram(config: Mapping[str, Any]) -> bool:
     return "ngram" in str(config.get("draft", config.get("speculative_algorithm"))).lower()
+
+
+def _mixed_opt_in(trace: Trace) -> bool | None:
+    """The local runtime lists the requests that did not ask, and nothing if all did."""
+    if trace.run.engine != LOCAL and "not_opted_in" not in trace.run.run_config:
+        return None
+    return bool(trace.run.run_config.get("not_opted_in"))
 
 
 def _host_tier(config: Mapping[str, Any]) -> bool | None:
