@@ -3,39 +3,55 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from moeinspect.analysis.diagnose.mismatch import NEARLY_ALL, Mismatch
 from moeinspect.analysis.diagnose.nextstep import diagnosis
 from moeinspect.analysis.diagnose.sources import Sources
-from moeinspect.analysis.diagnose.words import counted, of_all, percent
+from moeinspect.analysis.diagnose.words import counted, percent
 from moeinspect.analysis.findings import Diagnosis
 
 _REPEATED = 0.8
+"""Share of wrong rows that have to stand more than once."""
 
 
-def diagnose_one_row(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
-    """`graph-static-rows` in decode steps, `padded-rows` elsewhere."""
-    rows = sources.rows
-    if mismatch.facts.graph is False or len(rows) < 4:
+def diagnose_static_rows(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
+    """`graph-static-rows`: the rows of a request's decode steps are one and the same."""
+    decoded = mismatch.is_decoded
+    if mismatch.facts.graph is False or decoded[mismatch.rows].mean() < NEARLY_ALL:
         return None
-    pair = mismatch.alignment.pair[rows]
-    groups, sizes = np.unique(np.stack([pair.astype(np.uint64), sources.held]), axis=1, return_counts=True)
-    repeated = float(sizes[sizes > 1].sum() / len(rows))
+    pair = mismatch.alignment.pair[sources.rows].astype(np.uint64)
+    repeated, contents = _repeated(np.stack([pair, sources.held], axis=1))
     if repeated < _REPEATED:
         return None
-    requests = len(np.unique(groups[0]))
     because = [
         f"{percent(repeated)} of the wrong rows stand more than once in their request: "
-        f"{counted(len(sizes), 'row content')} in {counted(len(rows), 'wrong row')} of "
-        f"{counted(requests, 'request')}"
+        f"{counted(contents, 'row content')} in {counted(len(sources), 'wrong row')} of "
+        f"{counted(len(np.unique(pair)), 'request')}",
+        f"{percent(mismatch.share_among(decoded))} of the rows of decode steps are wrong, and hardly any "
+        "other: a static buffer was read once, after the last replay",
     ]
-    decoded = mismatch.is_decoded
-    if decoded[mismatch.rows].mean() >= NEARLY_ALL:
-        because.append(
-            f"{percent(mismatch.share_among(decoded))} of the rows of decode steps are wrong, and no other "
-            "row: a static buffer was read once, after the last replay"
-        )
-        return diagnosis("graph-static-rows", 0.92, because, mismatch.a)
-    prompts = of_all(int((~decoded[mismatch.rows]).sum()), int(mismatch.rows.sum()), "wrong row")
-    because.append(f"{prompts} are of prefill steps, where padded rows of a chunk reach real slots")
-    return diagnosis("padded-rows", 0.85, because, mismatch.a)
+    return diagnosis("graph-static-rows", 0.92, because, mismatch.a)
+
+
+def diagnose_padded_rows(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
+    """`padded-rows`: the row of padding stands under the tokens of prefill steps."""
+    prefilled = ~mismatch.is_decoded
+    if mismatch.facts.graph is False or prefilled[mismatch.rows].mean() < NEARLY_ALL:
+        return None
+    repeated, contents = _repeated(sources.held[:, None])
+    strange = 1 - float(sources.anywhere.mean())
+    if strange < _REPEATED or (len(sources) > 1 and repeated < _REPEATED):
+        return None
+    because = [
+        f"{counted(len(sources), 'wrong row')} of prefill steps hold {counted(contents, 'row content')}",
+        f"{percent(strange)} of them hold no row that any token of the trace should have: padding of a chunk "
+        "was captured like a token and reached real slots",
+    ]
+    return diagnosis("padded-rows", 0.9 if len(sources) > 1 else 0.5, because, mismatch.a)
+
+
+def _repeated(keys: NDArray[np.uint64]) -> tuple[float, int]:
+    """Share of keys [n, m] that stand more than once, and the number of different ones."""
+    _, sizes = np.unique(keys, axis=0, return_counts=True)
+    return float(sizes[sizes > 1].sum() / max(1, len(keys))), len(sizes)

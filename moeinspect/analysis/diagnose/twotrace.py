@@ -14,7 +14,7 @@ from moeinspect.analysis.diagnose.draft import (
     diagnose_draft_end,
     diagnose_draft_layers,
 )
-from moeinspect.analysis.diagnose.graph import diagnose_one_row
+from moeinspect.analysis.diagnose.graph import diagnose_padded_rows, diagnose_static_rows
 from moeinspect.analysis.diagnose.mismatch import Mismatch
 from moeinspect.analysis.diagnose.nextstep import diagnosis
 from moeinspect.analysis.diagnose.overlap import diagnose_buffer, diagnose_tails
@@ -34,7 +34,8 @@ _DETECTORS: tuple[Callable[[Mismatch, Sources], Diagnosis | None], ...] = (
     diagnose_swapped,
     diagnose_prompt_of_elsewhere,
     diagnose_cached_prefix,
-    diagnose_one_row,
+    diagnose_static_rows,
+    diagnose_padded_rows,
     diagnose_buffer,
     diagnose_shifted_rows,
     diagnose_draft_layers,
