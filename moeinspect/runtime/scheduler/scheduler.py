@@ -190,7 +190,7 @@ class Scheduler:
         self.runner.before_reading(result)
         if result.copy_done is None or result.tokens_done is None:
             raise RuntimeError("a step was launched without its copy")
-        reads_early = READ_EARLY in self.faults and bool(result.captures)
+        reads_early = READ_EARLY in self.faults
         (result.tokens_done if reads_early else result.copy_done).synchronize()
         self._device.check()
         with self._device.log.interval("host", "process", result.batch.step):
