@@ -59,7 +59,7 @@ def _run(config: RunConfig, prompts: Sequence[PromptRequest] | None) -> Trace:
         runtime.check(requests)
         records = [request_record(finished) for finished in runtime.generate(requests)]
         run: dict[str, Any] = {
-            "run_config": recorded_config(runtime.config, requests),
+            "run_config": recorded_config(config, runtime.config, requests),
             "machine_key": runtime.machine_key,
             "deterministic": runtime.config.deterministic,
             "injected_faults": runtime.config.faults,
