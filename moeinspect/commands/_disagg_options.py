@@ -38,5 +38,8 @@ class DisaggOptions:
         ),
     ] = 1
     transfer: Annotated[
-        Transfer, option("--transfer", panel=DISAGG, help="How KV travels; this version: shm.")
+        Transfer,
+        option(
+            "--transfer", panel=DISAGG, help="How KV travels from prefill to decode: shared memory or gloo."
+        ),
     ] = Transfer.SHM

@@ -18,7 +18,8 @@ class DraftOptions:
             "--draft",
             panel=DRAFT,
             metavar="MODEL",
-            help="Draft model: a checkpoint folder, builtin:tiny-draft, builtin:random-draft or none.",
+            help="Draft model: a checkpoint folder, builtin:tiny-draft or builtin:random-draft; "
+            "ngram proposes what followed the same tokens before; none.",
         ),
     ] = "none"
     num_draft_tokens: Annotated[
@@ -31,3 +32,12 @@ class DraftOptions:
             help="Tokens proposed per step.",
         ),
     ] = 4
+    adaptive_draft: Annotated[
+        bool,
+        option(
+            "--adaptive-draft",
+            panel=DRAFT,
+            help="Propose more or fewer tokens as they are accepted; --num-draft-tokens at most.",
+            show_default=False,
+        ),
+    ] = False

@@ -15,15 +15,11 @@ def refuse_later_run(options: LaterRunOptions) -> None:
     """Raises UsageError if an option of a run was given that this version does not have."""
     refuse_given(
         ("--stop", options.stop),
-        ("--adaptive-draft", options.adaptive_draft),
-        ("--prefix-cache", options.prefix_cache),
-        ("--graph", options.graph),
         ("--weight-update", options.weight_update),
         ("--fused-shared-expert", options.fused_shared_expert),
         ("--url", options.url is not None),
         ("--replay", options.replay is not None),
     )
-    refuse_above("--host-kv-slots", options.host_kv_slots, 0)
     refuse_above("--redundant-experts", options.redundant_experts, 0)
     refuse_above("--draft-topk", options.draft_topk, 1)
     refuse_above("--dp-size", options.dp_size, 1)
@@ -34,9 +30,7 @@ def refuse_later_run(options: LaterRunOptions) -> None:
 
 def refuse_later_values(options: RunOptions) -> None:
     """Raises UsageError if an option of a run has a value that this version does not have."""
-    if options.draft == "ngram":
-        raise _not_built("--draft ngram", "use builtin:tiny-draft or a checkpoint folder")
-    refuse_values("--transfer", options.transfer, [Transfer.SHM])
+    refuse_values("--transfer", options.transfer, [Transfer.SHM, Transfer.GLOO])
     if options.device == "cuda" or options.device.startswith("cuda:"):
         raise _not_built(f"--device {options.device}", "use cpu")
     if options.device != "cpu":

@@ -15,6 +15,7 @@ from moeinspect.commands._run import Run
 from moeinspect.commands._run_options import LaterRunOptions, RunOptions
 from moeinspect.console import Console
 from moeinspect.errors import UsageError
+from moeinspect.runtime.builtin_names import BUILTIN_PREFIX, NGRAM
 from moeinspect.runtime.config import RunConfig
 from moeinspect.runtime.records import PromptRequest
 from moeinspect.runtime.resolve import OWN_PROMPTS, resolve
@@ -22,8 +23,6 @@ from moeinspect.runtime.topk.names import check_backend_name
 
 if TYPE_CHECKING:
     from moeinspect.runtime.engine import LocalRuntime
-
-BUILTIN = "builtin:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +67,15 @@ def plan_run(
 
 def derived_output(model: str, suffix: str) -> Path:
     """Name of the trace where -o names none: the model's, in the current folder."""
-    name = model.removeprefix(BUILTIN) if model.startswith(BUILTIN) else Path(model).resolve().name
+    name = (
+        model.removeprefix(BUILTIN_PREFIX) if model.startswith(BUILTIN_PREFIX) else Path(model).resolve().name
+    )
     return Path(f"{name or 'model'}{suffix}.h5")
 
 
 def absolute_model(model: str) -> str:
     """A checkpoint folder by its absolute path, so that a later `diff` finds it from anywhere."""
-    return model if model.startswith(BUILTIN) else str(Path(model).resolve())
+    return model if model.startswith(BUILTIN_PREFIX) else str(Path(model).resolve())
 
 
 def _config(arguments: RunArguments, disagg: bool) -> RunConfig:
@@ -83,7 +84,7 @@ def _config(arguments: RunArguments, disagg: bool) -> RunConfig:
     values = {name: getattr(options, name) for name in shared}
     values |= {
         "model": absolute_model(arguments.model),
-        "draft": None if options.draft == "none" else absolute_model(options.draft),
+        "draft": _draft(options.draft),
         "disagg": options.disagg or disagg,
         "transfer": options.transfer.value,
         "dtype": options.dtype.value,
@@ -91,6 +92,12 @@ def _config(arguments: RunArguments, disagg: bool) -> RunConfig:
         "faults": tuple(dict.fromkeys(options.fault)),
     }
     return RunConfig(**values)
+
+
+def _draft(draft: str) -> str | None:
+    if draft == "none":
+        return None
+    return draft if draft == NGRAM else absolute_model(draft)
 
 
 def _explicit_fields(call: Invocation, disagg: bool) -> frozenset[str]:

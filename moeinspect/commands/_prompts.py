@@ -198,8 +198,6 @@ def _refuse_later(prompt: PromptLine) -> PromptLine:
     """The line, unless it asks for what this version does not have."""
     later = (
         ("stop", bool(prompt.stop), "leave it out"),
-        ("stop_token_ids", bool(prompt.stop_token_ids), "leave it out"),
-        ("max_new_tokens", prompt.max_new_tokens == 0, "give 1 or more"),
         ("abort_after", prompt.abort_after is not None, "leave it out"),
     )
     for key, asked, instead in later:

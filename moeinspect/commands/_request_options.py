@@ -38,8 +38,8 @@ class RequestOptions:
             "--max-new-tokens",
             panel=REQUESTS,
             metavar="N",
-            callback=within(1),
-            help="Output tokens per request.",
+            callback=within(0),
+            help="Output tokens per request; 0 computes the prompt only.",
         ),
     ] = 32
     temperature: Annotated[

@@ -35,21 +35,6 @@ class LaterRunOptions:
             "--draft-topk", panel=LATER, metavar="N", callback=within(1), help="Branches of the draft's tree."
         ),
     ] = 1
-    adaptive_draft: Annotated[
-        bool,
-        option("--adaptive-draft", panel=LATER, help="Fit the draft's length.", show_default=False),
-    ] = False
-    prefix_cache: Annotated[
-        bool,
-        option("--prefix-cache/--no-prefix-cache", panel=LATER, help="Reuse the KV of shared prefixes."),
-    ] = False
-    host_kv_slots: Annotated[
-        int,
-        option(
-            "--host-kv-slots", panel=LATER, metavar="N", callback=within(0), help="KV kept in host memory."
-        ),
-    ] = 0
-    graph: Annotated[bool, option("--graph/--no-graph", panel=LATER, help="Replay captured graphs.")] = False
     weight_update: Annotated[
         list[str],
         option(

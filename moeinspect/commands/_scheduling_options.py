@@ -28,6 +28,32 @@ class SchedulingOptions:
             help="Answer every step with its tokens, not every request with all of its tokens.",
         ),
     ] = False
+    prefix_cache: Annotated[
+        bool,
+        option(
+            "--prefix-cache/--no-prefix-cache",
+            panel=SCHEDULING,
+            help="Compute a prefix that several prompts share once.",
+        ),
+    ] = True
+    host_kv_slots: Annotated[
+        int,
+        option(
+            "--host-kv-slots",
+            panel=SCHEDULING,
+            metavar="N",
+            callback=within(0),
+            help="Tokens of the prefix cache that find a place in host memory when KV slots run out.",
+        ),
+    ] = 0
+    graph: Annotated[
+        bool,
+        option(
+            "--graph/--no-graph",
+            panel=SCHEDULING,
+            help="Replay captured graphs over static buffers with padded batches.",
+        ),
+    ] = False
     chunked_prefill_size: Annotated[
         int,
         option(

@@ -23,7 +23,7 @@ class RunConfig:
     num_draft_tokens: int = 4
     draft_topk: int = 1
     adaptive_draft: bool = False
-    prefix_cache: bool = False
+    prefix_cache: bool = True
     host_kv_slots: int = 0
     graph: bool = False
     prefill_workers: int = 1

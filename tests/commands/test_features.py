@@ -2,10 +2,11 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from moeinspect.trace.reader import read_trace
-from moeinspect.trace.schema import Validity
+from moeinspect.trace.schema import FinishReason, Origin, Validity
 
 LINES = [{"id": str(i), "input_ids": [(7 * i + j) % 900 + 1 for j in range(4 + 9 * i)]} for i in range(6)]
 
@@ -15,7 +16,7 @@ def captured(run, prompts, tmp_path):
     """Captures `lines`, has `diff` find the trace right, and returns it."""
 
     def capture(*options, lines=LINES, new=8):
-        argv = ["--prompts", prompts(*lines), "--max-new-tokens", new, "--weights", "-o", "t.h5"]
+        argv = ["--prompts", prompts(*lines), "--max-new-tokens", new, "--weights", "-f", "-o", "t.h5"]
         done = run("capture", *argv, *options)
         assert (done.status, "t.h5" in done.stdout) == (0, True), done.stderr
         compared = run("diff", "t.h5", "--format", "json")
@@ -59,3 +60,67 @@ def test_requests_that_do_not_ask_for_their_routed_experts(captured, options):
         rows = trace.row_range(position)
         expected = Validity.REAL if int(name) % 2 == 0 else Validity.MISSING
         assert set(trace.rows.validity[rows].tolist()) == {expected}
+
+
+def test_a_shared_prefix_is_computed_once(captured):
+    shared = list(range(1, 49))
+    lines = [{"id": str(i), "input_ids": [*shared, 50 + i, 60 + i]} for i in range(6)]
+    trace = captured("--max-running-requests", 2, lines=lines)
+    cached = trace.requests.cached_tokens
+    assert cached.max() >= 40 and (cached > 0).sum() >= 4
+    for position in range(len(trace.requests)):
+        origin = trace.rows.origin[trace.row_range(position)]
+        assert (origin[: cached[position]] == Origin.PREFIX_CACHE).all()
+        assert (origin[cached[position] :] != Origin.PREFIX_CACHE).all()
+    assert not captured("--no-prefix-cache", lines=lines).requests.cached_tokens.any()
+
+
+@pytest.mark.parametrize("slots", [0, 1024], ids=["no host tier", "host tier"])
+def test_prefixes_that_make_room(run, slots, tmp_path):
+    done = run("capture", "--traffic", "shared-prefixes", "--host-kv-slots", slots, "-o", "t.h5")
+    assert done.status == 0
+    assert (run("diff", "t.h5").status, "from the prefix cache" in done.stdout) == (0, True)
+    assert read_trace(tmp_path / "t.h5").run.run_config["max_running_requests"] == 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--graph"],
+        ["--graph", "--draft", "builtin:tiny-draft"],
+        ["--backend", "bypass"],
+        ["--draft", "ngram"],
+        ["--draft", "ngram", "--disagg"],
+        ["--draft", "builtin:tiny-draft", "--adaptive-draft"],
+        ["--disagg", "--transfer", "gloo"],
+    ],
+    ids=" ".join,
+)
+def test_a_switch_changes_nothing_that_is_recorded(captured, options):
+    captured(*options)
+
+
+@pytest.mark.parametrize("options", [[], ["--disagg"], ["--draft", "builtin:tiny-draft"]], ids=" ".join)
+def test_requests_for_no_token_have_a_row_for_each_prompt_token(captured, options):
+    trace = captured(*options, lines=[{**LINES[2], "max_new_tokens": 0}, LINES[3]])
+    position = trace.requests.id.tolist().index("2")
+    assert trace.requests.output_len[position] == 0
+    assert trace.requests.num_rows[position] == trace.requests.prompt_len[position]
+
+
+def test_a_run_for_no_token_at_all(captured):
+    trace = captured(new=0)
+    assert (trace.requests.num_rows == trace.requests.prompt_len).all()
+    assert not trace.requests.output_len.any()
+
+
+@pytest.mark.parametrize("options", [[], ["--disagg"], ["--draft", "builtin:tiny-draft"]], ids=" ".join)
+def test_stop_tokens_end_a_request_and_are_its_last_token(captured, options):
+    stops = list(range(0, 1024, 3))
+    trace = captured(*options, lines=[{**line, "stop_token_ids": stops} for line in LINES], new=30)
+    stopped = trace.requests.finish_reason == FinishReason.STOP
+    assert stopped.sum() >= 4
+    for position in np.flatnonzero(stopped):
+        prompt_len = trace.requests.prompt_len[position]
+        is_stop = np.isin(trace.tokens_of(position)[prompt_len:], stops)
+        assert is_stop[-1] and not is_stop[:-1].any()

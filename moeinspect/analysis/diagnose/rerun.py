@@ -21,7 +21,7 @@ DEFAULTS: dict[str, object] = {
     "target_only": False,
     "overlap": True,
     "stream": False,
-    "prefix_cache": False,
+    "prefix_cache": True,
     "host_kv_slots": 0,
     "graph": False,
     "chunked_prefill_size": 64,
