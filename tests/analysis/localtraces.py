@@ -1,4 +1,4 @@
-"""Traces of real runs of the local runtime, in memory: what `capture` and the baseline of `diff` would write."""
+"""Traces of real runs of the local runtime, in memory: what `capture` and `diff`'s baseline would write."""
 
 from __future__ import annotations
 

@@ -9,11 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moeinspect.analysis.align import Alignment
-from moeinspect.analysis.cells import gather, set_keys
+from moeinspect.analysis.cells import gather, row_keys, set_keys
 from moeinspect.analysis.compare.cellwise import CellResults
 
 LAGS = (-3, -2, -1, 1, 2, 3)
-"""Shifts that are tried, beside 0."""
+"""Shifts that are tried anyway, beside 0."""
+
+_WIDE_ROWS = 4
+"""Whole rows that must be found at a wider lag before it is tried."""
 
 _ROW_AGREES = 0.75
 _ROW_BETTER_BY = 0.5
@@ -93,7 +96,7 @@ def find_layer_shifts(alignment: Alignment, cells: CellResults) -> list[LayerShi
 
 
 def _shifts_of_pair(alignment: Alignment, pair: int, own: slice) -> list[RowShift]:
-    agreement, unshifted = _row_agreements(alignment, pair, own)
+    lags, agreement, unshifted = _row_agreements(alignment, pair, own)
     position = alignment.position[own]
     taken = np.zeros(len(position), dtype=bool)
     found = []
@@ -113,7 +116,7 @@ def _shifts_of_pair(alignment: Alignment, pair: int, own: slice) -> list[RowShif
                     pair=pair,
                     start=own.start + start,
                     end=own.start + end,
-                    lag=LAGS[i],
+                    lag=int(lags[i]),
                     agreement=float(agreement[i, start:end].mean()),
                     unshifted=float(unshifted[start:end].mean()),
                 )
@@ -123,18 +126,41 @@ def _shifts_of_pair(alignment: Alignment, pair: int, own: slice) -> list[RowShif
 
 def _row_agreements(
     alignment: Alignment, pair: int, own: slice
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Share of layers in which A's row equals B's row at each lag [lags, n], and at lag 0 [n]."""
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    """Lags [n], the share of layers in which A's row equals B's at each [n, rows], and at lag 0 [rows]."""
     b, request_b = alignment.b, alignment.pairing.pairs[pair][1]
     rows_b = b.row_range(request_b)
     keys_a = set_keys(gather(alignment.a.rows.expert_ids, alignment.a_row[own], alignment.a_axis))
     keys_b = set_keys(b.rows.expert_ids[rows_b][:, alignment.b_axis])
     place = alignment.b_row[own] - rows_b.start
-    agreement = np.zeros((len(LAGS), len(place)))
-    for i, lag in enumerate(LAGS):
+    lags = np.concatenate([np.asarray(LAGS), _wide_lags(keys_a, keys_b, place)])
+    agreement = np.zeros((len(lags), len(place)))
+    for i, lag in enumerate(lags.tolist()):
         there = (place + lag >= 0) & (place + lag < len(keys_b))
         agreement[i, there] = (keys_a[there] == keys_b[place[there] + lag]).mean(axis=1)
-    return agreement, (keys_a == keys_b[place]).mean(axis=1)
+    return lags, agreement, (keys_a == keys_b[place]).mean(axis=1)
+
+
+def _wide_lags(
+    keys_a: NDArray[np.uint64], keys_b: NDArray[np.uint64], place: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """The lag beyond `LAGS` at which most of A's wrong rows stand in B, if there are `_WIDE_ROWS` or more.
+
+    Rows that B holds several times tell no lag and are left out.
+    """
+    whole_a, whole_b = row_keys(keys_a), row_keys(keys_b)
+    once, first, counts = np.unique(whole_b, return_index=True, return_counts=True)
+    once, first = once[counts == 1], first[counts == 1]
+    wrong = np.flatnonzero(whole_a != whole_b[place])
+    if not len(once) or not len(wrong):
+        return np.zeros(0, dtype=np.int64)
+    at = np.minimum(np.searchsorted(once, whole_a[wrong]), len(once) - 1)
+    found = once[at] == whole_a[wrong]
+    lags, rows = np.unique(first[at][found] - place[wrong][found], return_counts=True)
+    wide = np.abs(lags) > max(LAGS)
+    lags, rows = lags[wide], rows[wide]
+    best = lags[rows >= max(_WIDE_ROWS, rows.max(initial=0))][:1]
+    return np.asarray(best, dtype=np.int64)
 
 
 def _runs(wanted: NDArray[np.bool_], position: NDArray[np.int64]) -> Iterator[tuple[int, int]]:

@@ -29,7 +29,7 @@ def found(report, rule):
     return [f for f in report.findings if f.rule == rule]
 
 
-@pytest.mark.parametrize("lag", [-3, -2, -1, 1, 2, 3])
+@pytest.mark.parametrize("lag", [-9, -4, -3, -2, -1, 1, 2, 3, 7])
 def test_a_lag_is_found_with_its_sign_and_the_rows_it_covers(lag):
     def change(ids, request):
         if request == 1:
