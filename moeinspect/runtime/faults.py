@@ -17,6 +17,10 @@ KERNEL_UNCAPTURED = "kernel-uncaptured"
 PADDED_ROWS = "padded-rows"
 GRAPH_STATIC_ROWS = "graph-static-rows"
 NAN_LOGITS = "nan-logits"
+TREE_ROWS = "tree-rows"
+VERIFY_DROPPED = "verify-dropped"
+DRAFT_FORWARD_END = "draft-forward-end"
+DRAFT_RECREATES_CAPTURER = "draft-recreates-capturer"
 
 READ_EARLY = "read-early"
 STALE_SLOT = "stale-slot"
@@ -64,6 +68,30 @@ FAULTS: dict[str, Fault] = {
             "sglang#26980, #29685, vllm#48622",
             "no guard keeps the draft model out of the capturer: its layers overwrite the target's",
             {"draft": OWN_DRAFT},
+        ),
+        Fault(
+            DRAFT_FORWARD_END,
+            "sglang#26980",
+            "the draft's forwards end like the target's: what the target left is stored under other slots",
+            {"draft": OWN_DRAFT, "draft_topk": 2, "overlap": True},
+        ),
+        Fault(
+            DRAFT_RECREATES_CAPTURER,
+            "sglang#26980",
+            "a draft's start replaces the process-wide capturer by one of its own shape: layers are missing",
+            {"draft": OWN_DRAFT},
+        ),
+        Fault(
+            TREE_ROWS,
+            "sglang#37949",
+            "the accepted path of a draft tree is compacted in KV and not in the captured rows",
+            {"draft": ANY_DRAFT, "draft_topk": 2},
+        ),
+        Fault(
+            VERIFY_DROPPED,
+            "sglang#37949, #39027",
+            "the verify result drops its capture output: output rows are never stored",
+            {"draft": ANY_DRAFT, "overlap": True},
         ),
         Fault(
             NO_MERGE,

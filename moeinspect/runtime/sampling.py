@@ -52,14 +52,25 @@ def sample(
     logits: torch.Tensor, seeds: Sequence[int], positions: Sequence[int], params: SamplingParams
 ) -> torch.Tensor:
     """Token ids [n] int64 from logits [n, V] float32, for these request seeds and output positions."""
-    if params.temperature == 0.0:
-        return torch.argmax(logits, dim=-1)
+    return torch.argmax(perturbed(logits, seeds, positions, params), dim=-1)
+
+
+def perturbed(
+    logits: torch.Tensor, seeds: Sequence[int], positions: Sequence[int], params: SamplingParams
+) -> torch.Tensor:
+    """Filtered logits / temperature + noise [n, V] float64, whose largest is sampled; logits if greedy.
+
+    The runners-up are what would be sampled if the largest were not there, which is what a tree of drafts
+    branches by.
+    """
+    if params.temperature == 0.0 or logits.shape[0] == 0:
+        return logits
     rows = logits.double().numpy() / params.temperature
-    picks = [
-        int(np.argmax(_filtered(row, params) + gumbel(seed, position, len(row))))
+    noisy = [
+        _filtered(row, params) + gumbel(seed, position, len(row))
         for row, seed, position in zip(rows, seeds, positions, strict=True)
     ]
-    return torch.tensor(picks, dtype=torch.int64)
+    return torch.from_numpy(np.stack(noisy))
 
 
 def _filtered(logits: NDArray[np.float64], params: SamplingParams) -> NDArray[np.float64]:

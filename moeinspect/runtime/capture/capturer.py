@@ -43,6 +43,11 @@ class CaptureBuffer:
         """The tensors that travel together, ids first."""
         return [t for t in (self.ids, self.weights, self.margins) if t is not None]
 
+    def move(self, from_rows: torch.Tensor, to_rows: torch.Tensor) -> None:
+        """Copies rows [n] to other places [n], all of them read before any is written."""
+        for tensor in self.tensors():
+            tensor[to_rows] = tensor[from_rows]
+
 
 class TopkCaptureOutput:
     """The captured rows of one forward on their way to the host buffer.
@@ -57,6 +62,8 @@ class TopkCaptureOutput:
         self._slots = slots
         self._device_rows = list(rows)
         self._host_rows = [torch.zeros_like(rows_of_one) for rows_of_one in rows]
+        self._moves: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._is_stored = False
 
     @property
     def num_rows(self) -> int:
@@ -72,6 +79,19 @@ class TopkCaptureOutput:
         """Stores the rows in the host buffer under their KV slots; runs on the host after `copy_done`."""
         for buffer, rows in zip(self._host.tensors(), self._host_rows, strict=True):
             buffer[self._slots] = rows
+        self._is_stored = True
+        for from_slots, to_slots in self._moves:
+            self._host.move(from_slots, to_slots)
+
+    def move(self, from_slots: torch.Tensor, to_slots: torch.Tensor) -> None:
+        """The KV of these rows was moved to other slots [n]: what is stored of them moves, too.
+
+        At once if the rows are stored, else right after.
+        """
+        if self._is_stored:
+            self._host.move(from_slots, to_slots)
+        else:
+            self._moves.append((from_slots, to_slots))
 
 
 class RoutedExpertsCapturer:

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from moeinspect.runtime.capture.capturer import RoutedExpertsCapturer
+from moeinspect.runtime.capture.capturer import RoutedExpertsCapturer, get_global_experts_capturer
+from moeinspect.runtime.capture.foreign_shape import as_shape
 from moeinspect.runtime.forward_batch import ForwardMode
 from moeinspect.runtime.records import ROW_ORIGINS
 from moeinspect.runtime.scheduler.request import Request
@@ -54,7 +55,7 @@ class RowCollector:
     """
 
     def __init__(self, capturer: RoutedExpertsCapturer, num_slots: int, worker: int) -> None:
-        self._capturer = capturer
+        self._shape = capturer.shape
         self._worker = worker
         self._step = np.full(num_slots, NEVER, dtype=np.int32)
         self._origin = np.zeros(num_slots, dtype=np.uint8)
@@ -87,10 +88,10 @@ class RowCollector:
         Positions below `cached_tokens` were never computed by the request: their origin is the prefix cache.
         """
         slots = request.slots[start:end]
-        ids, *values = (tensor.numpy() for tensor in self._capturer.rows_of(torch.from_numpy(slots)))
+        ids, *values = (tensor.numpy() for tensor in self._rows_of(torch.from_numpy(slots)))
         if ids.dtype == np.int16:
             ids = ids.view(np.uint16)
-        shape = self._capturer.shape
+        shape = self._shape
         origin = self._origin[slots]
         origin[: max(0, request.cached_tokens - start)] = ROW_ORIGINS.index("prefix-cache")
         return CollectedRows(
@@ -103,6 +104,19 @@ class RowCollector:
             weights=values.pop(0) if shape.with_weights else None,
             margin=values.pop(0) if shape.with_margins else None,
         )
+
+    @property
+    def _capturer(self) -> RoutedExpertsCapturer:
+        """The capturer that the process has now."""
+        capturer = get_global_experts_capturer()
+        if capturer is None:
+            raise RuntimeError("a target's process has a capturer")
+        return capturer
+
+    def _rows_of(self, slots: torch.Tensor) -> list[torch.Tensor]:
+        """The rows of these slots, in the target's shape."""
+        rows, shape = self._capturer.rows_of(slots), self._capturer.shape
+        return rows if shape == self._shape else as_shape(rows, shape, self._shape)
 
 
 def join_rows(parts: Sequence[CollectedRows]) -> CollectedRows:

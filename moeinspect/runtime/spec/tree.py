@@ -66,3 +66,23 @@ class Proposal:
     tokens: torch.Tensor
     shape: TreeShape | None = None
     parents: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Children:
+    """The nodes of a new level [B, width]: tokens, scores, and parents as places in the level above."""
+
+    tokens: torch.Tensor
+    scores: torch.Tensor
+    parents: torch.Tensor
+
+
+def best_children(scores: torch.Tensor, values: torch.Tensor, width: int) -> Children:
+    """The `width` best continuations of a level's nodes by the sum of log-probabilities along their paths.
+
+    `scores` [B, n] are those of the level above, `values` [B, n, V] its logits.
+    """
+    B, _, vocab = values.shape
+    continued = scores[:, :, None] + torch.log_softmax(values, dim=-1)
+    best = torch.topk(continued.view(B, -1), width, dim=1)
+    return Children(best.indices % vocab, best.values, best.indices // vocab)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from moeinspect.runtime.capture.capturer import TopkCaptureOutput
 from moeinspect.runtime.forward_batch import ForwardBatch, ForwardMode
 from moeinspect.runtime.scheduler.batch import StepResult
 from moeinspect.runtime.spec.tree import Proposal
@@ -19,15 +20,18 @@ def verify_chain(
     target: TargetForwards,
     state: DeviceState,
     result: StepResult,
+    captures: list[TopkCaptureOutput],
 ) -> ForwardBatch:
     """One forward of the target over last token and drafts; returns the rows for the draft to extend by.
+
+    The captured rows join `captures` where they travel with the step's result.
 
     Rows of rejected drafts lie under slots that a later step computes again.
     """
     ids = torch.cat([state.last_token[table_rows][:, None], proposal.tokens], dim=1)
     start, width = state.next_position[table_rows], ids.shape[1]
     inputs = extend_inputs(ForwardMode.VERIFY, table_rows, ids, start, state)
-    output, _ = target.run(inputs, result)
+    output, _ = target.run(inputs, captures)
     output_positions = state.output_position[table_rows][:, None] + torch.arange(width)
     tokens = state.sample(output.logits, table_rows.repeat_interleave(width), output_positions.reshape(-1))
     tokens = tokens.view(-1, width)

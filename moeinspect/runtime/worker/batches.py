@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from moeinspect.runtime.forward_batch import ForwardBatch, ForwardMode
@@ -37,6 +39,42 @@ def prefill_inputs(batch: ScheduledBatch, table_rows: torch.Tensor, state: Devic
         extend_lens=tuple(chunk.extend_len for chunk in batch.chunks),
         slot_table=slot_table,
         logit_rows=torch.tensor(logit_rows, dtype=torch.int64),
+    )
+
+
+def tree_inputs(
+    mode: ForwardMode,
+    table_rows: torch.Tensor,
+    ids: torch.Tensor,
+    paths: torch.Tensor,
+    depths: Sequence[int],
+    start: torch.Tensor,
+    state: DeviceState,
+) -> ForwardBatch:
+    """Nodes of a tree of drafts for each request: `ids` [B, n] at levels `depths` [n]. Logits for all rows.
+
+    `paths` [B, n, d] are the nodes from the root to each node, which repeats past its own level. Node i of a
+    request has the KV slot of position `start` + i and the rotary position `start` + its level. Each row is
+    a request of its own here, whose slot table holds the prefix and the node's ancestors in order of their
+    positions: so the attention's key blocks hold what they hold when the path is decoded token by token.
+    """
+    B, n = ids.shape
+    slots = state.slot_table[table_rows]
+    path_slots = slots.gather(1, (start[:, None, None] + paths).view(B, -1)).view(B * n, -1)
+    positions = (start[:, None] + torch.tensor(depths)).view(-1)
+    rows = torch.arange(B * n)
+    slot_table = slots.repeat_interleave(n, dim=0)
+    columns = start.repeat_interleave(n)[:, None] + torch.arange(paths.shape[2])
+    slot_table.scatter_(1, columns, path_slots)
+    return ForwardBatch(
+        mode=mode,
+        input_ids=ids.reshape(-1),
+        positions=positions,
+        out_slots=slot_table[rows, positions],
+        row_request=rows,
+        extend_lens=(1,) * (B * n),
+        slot_table=slot_table,
+        logit_rows=rows,
     )
 
 

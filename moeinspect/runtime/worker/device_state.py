@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from moeinspect.runtime.memory.kv_cache import DUMMY_SLOT
-from moeinspect.runtime.sampling import SamplingParams, sample
+from moeinspect.runtime.sampling import SamplingParams, perturbed
 
 
 class DeviceState:
@@ -95,5 +95,11 @@ class DeviceState:
         self, logits: torch.Tensor, rows: torch.Tensor, output_positions: torch.Tensor
     ) -> torch.Tensor:
         """Tokens [n] from logits [n, V] for these table rows [n] and output positions [n]."""
+        return torch.argmax(self.perturbed(logits, rows, output_positions), dim=-1)
+
+    def perturbed(
+        self, logits: torch.Tensor, rows: torch.Tensor, output_positions: torch.Tensor
+    ) -> torch.Tensor:
+        """The values [n, V] whose largest is the sampled token; see `sampling.perturbed`."""
         seeds: Sequence[int] = [self._seeds[row] for row in rows.tolist()]
-        return sample(logits, seeds, output_positions.tolist(), self._params)
+        return perturbed(logits, seeds, output_positions.tolist(), self._params)

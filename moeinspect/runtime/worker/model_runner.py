@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import torch
 
-from moeinspect.runtime.capture.capturer import RoutedExpertsCapturer
+from moeinspect.runtime.capture.capturer import TopkCaptureOutput
 from moeinspect.runtime.device.stream import Device
-from moeinspect.runtime.faults import BUFFER_REUSE, ActiveFaults
+from moeinspect.runtime.faults import BUFFER_REUSE, VERIFY_DROPPED, ActiveFaults
 from moeinspect.runtime.forward_batch import ForwardBatch, ForwardMode
 from moeinspect.runtime.models.qwen3_moe import Qwen3MoeForCausalLM
 from moeinspect.runtime.scheduler.batch import ScheduledBatch, StepResult
@@ -17,6 +17,7 @@ from moeinspect.runtime.scheduler.request import Request
 from moeinspect.runtime.spec.proposer import Proposer
 from moeinspect.runtime.spec.tree import Proposal
 from moeinspect.runtime.spec.verify_chain import verify_chain
+from moeinspect.runtime.spec.verify_tree import verify_tree
 from moeinspect.runtime.worker.device_state import DeviceState
 from moeinspect.runtime.worker.forward_runner import ForwardRunner
 from moeinspect.runtime.worker.result_copies import ResultCopies
@@ -32,7 +33,6 @@ class ModelRunner:
         forwards: ForwardRunner,
         state: DeviceState,
         device: Device,
-        capturer: RoutedExpertsCapturer,
         *,
         draft: Proposer | None,
         delayed_copy: bool,
@@ -42,8 +42,9 @@ class ModelRunner:
         self.draft = draft
         self._device = device
         self._forwards = forwards
+        self._faults = faults
         reuse_buffer = delayed_copy and BUFFER_REUSE in faults
-        self._target = TargetForwards(forwards, capturer, delayed_copy=delayed_copy, clone=not reuse_buffer)
+        self._target = TargetForwards(forwards, delayed_copy=delayed_copy, clone=not reuse_buffer)
         self._copies = ResultCopies(device, after_next_step=reuse_buffer)
 
     def launch(self, batch: ScheduledBatch) -> StepResult:
@@ -70,12 +71,14 @@ class ModelRunner:
 
     def _launch_prefill(self, batch: ScheduledBatch, sampling_rows: torch.Tensor, result: StepResult) -> None:
         table_rows = _table_rows(batch.requests)
+        is_ngram = self.draft is not None and not self.draft.has_model
+        captures = self._spec_captures(result) if is_ngram else result.captures
         ran: list[ForwardBatch] = []
 
         def forward() -> None:
             # Built on the compute stream, since it reads the device's slot table there; the chunks' fields
             # that it reads do not change.
-            ran.append(prefill(batch, table_rows, sampling_rows, self._target, self.state, result))
+            ran.append(prefill(batch, table_rows, sampling_rows, self._target, self.state, result, captures))
 
         self._submit(forward, "prefill", batch)
         if self.draft is not None:
@@ -85,6 +88,7 @@ class ModelRunner:
         draft = self.draft
         if draft is None:
             raise RuntimeError("a verify step needs a draft")
+        captures = self._spec_captures(result)
         proposed: list[Proposal] = []
         ran: list[ForwardBatch] = []
 
@@ -92,11 +96,26 @@ class ModelRunner:
             proposed.append(draft.propose(table_rows, batch.num_drafts, result.captures))
 
         def verify() -> None:
-            ran.append(verify_chain(proposed[0], table_rows, self._target, self.state, result))
+            proposal = proposed[0]
+            if proposal.shape is None:
+                rows = verify_chain(proposal, table_rows, self._target, self.state, result, captures)
+            else:
+                rows = verify_tree(
+                    proposal, table_rows, self._target, self.state, result, captures, self._faults
+                )
+            ran.append(rows)
 
         self._submit(propose, "draft", batch)
         self._submit(verify, "verify", batch)
         self._submit_extend(draft, ran, result)
+
+    def _spec_captures(self, result: StepResult) -> list[TopkCaptureOutput]:
+        """Where a forward that a draft's worker runs for the target leaves its captured rows.
+
+        That worker makes a result of its own; under fault `verify-dropped` it has no field for them, so they
+        go nowhere unless they were stored at once.
+        """
+        return [] if VERIFY_DROPPED in self._faults else result.captures
 
     def _submit_extend(self, draft: Proposer, ran: list[ForwardBatch], result: StepResult) -> None:
         if not draft.has_model:

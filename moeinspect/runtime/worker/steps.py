@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from moeinspect.runtime.capture.capturer import TopkCaptureOutput
 from moeinspect.runtime.forward_batch import ForwardBatch, ForwardMode
 from moeinspect.runtime.scheduler.batch import ScheduledBatch, StepResult
 from moeinspect.runtime.worker.batches import extend_inputs, prefill_inputs
@@ -18,13 +19,14 @@ def prefill(
     target: TargetForwards,
     state: DeviceState,
     result: StepResult,
+    captures: list[TopkCaptureOutput],
 ) -> ForwardBatch:
     """Computes chunks of prefills, samples where one is complete; returns the rows that it ran.
 
     `table_rows` are those of the batch's requests, `sampling_rows` of those whose prompt is complete.
     """
     inputs = prefill_inputs(batch, table_rows, state)
-    output, _ = target.run(inputs, result)
+    output, _ = target.run(inputs, captures)
     sampling = batch.sampling_requests
     output_positions = torch.tensor([r.fill_output_position for r in sampling], dtype=torch.int64)
     tokens = state.sample(output.logits, sampling_rows, output_positions)
@@ -44,7 +46,7 @@ def decode(table_rows: torch.Tensor, target: TargetForwards, state: DeviceState,
         state.next_position[table_rows],
         state,
     )
-    output, _ = target.run(inputs, result)
+    output, _ = target.run(inputs, result.captures)
     tokens = state.sample(output.logits, table_rows, state.output_position[table_rows])
     counts = torch.ones_like(tokens)
     state.advance(table_rows, tokens[:, None], counts)

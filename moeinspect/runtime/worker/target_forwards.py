@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from moeinspect.runtime.capture.capturer import RoutedExpertsCapturer, TopkCaptureOutput
+from moeinspect.runtime.capture.capturer import TopkCaptureOutput, get_global_experts_capturer
 from moeinspect.runtime.forward_batch import ForwardBatch, ForwardOutput
-from moeinspect.runtime.scheduler.batch import StepResult
 from moeinspect.runtime.worker.forward_end import end_of_forward
 from moeinspect.runtime.worker.forward_runner import ForwardRunner
 
@@ -17,22 +16,24 @@ class TargetForwards:
     are left in the buffer that the next forward overwrites (fault `buffer-reuse`).
     """
 
-    def __init__(
-        self, forwards: ForwardRunner, capturer: RoutedExpertsCapturer, *, delayed_copy: bool, clone: bool
-    ) -> None:
+    def __init__(self, forwards: ForwardRunner, *, delayed_copy: bool, clone: bool) -> None:
         self.kv = forwards.kv
         self._forwards = forwards
-        self._capturer = capturer
         self._delayed_copy = delayed_copy
         self._clone = clone
 
-    def run(self, inputs: ForwardBatch, result: StepResult) -> tuple[ForwardOutput, TopkCaptureOutput]:
-        """One forward of the step that `result` belongs to, and its captured rows."""
+    def run(
+        self, inputs: ForwardBatch, captures: list[TopkCaptureOutput]
+    ) -> tuple[ForwardOutput, TopkCaptureOutput]:
+        """One forward, and its captured rows, which join `captures` if they travel with a result."""
         output = self._forwards.run(inputs)
+        capturer = get_global_experts_capturer()
+        if capturer is None:
+            raise RuntimeError("a target's process has a capturer")
         captured = end_of_forward(
-            self._capturer,
+            capturer,
             output.slots,
-            result.captures,
+            captures,
             delayed=self._delayed_copy,
             clone=self._clone,
         )

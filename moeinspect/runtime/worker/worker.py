@@ -80,7 +80,6 @@ class Worker:
             forwards[0],
             state,
             self.device,
-            capturer,
             draft=draft,
             delayed_copy=config.overlap,
             faults=self.faults,

@@ -15,6 +15,8 @@ PROMPTS = (*requests(), PromptRequest("loop", LOOP, 20))
 
 KINDS = {
     "ngram": {"draft": "ngram"},
+    "tree": {"draft": DRAFT, "draft_topk": 3, "num_draft_tokens": 8},
+    "ngram-tree": {"draft": "ngram", "draft_topk": 2, "num_draft_tokens": 5},
     "adaptive": {"draft": DRAFT, "num_draft_tokens": 7, "adaptive_draft": True},
 }
 
@@ -70,6 +72,15 @@ def test_ngrams_of_the_prompt_are_found_in_either_process(disagg):
     again = PromptRequest("b", (*text.prompt_ids.tolist(), *text.output_ids.tolist()) * 2, 8)
     ended = run(RunConfig(draft="ngram", disagg=disagg, ignore_eos=True), [again])["b"]
     assert ended.num_accepted > 0
+
+
+def test_a_tree_accepts_more_per_step_than_a_chain_of_its_depth():
+    options = {"draft": DRAFT, "temperature": 1.0, "seed": 3, "ignore_eos": True}
+    prompts = [PromptRequest(f"r{i}", tuple(range(i, i + 9)), 40) for i in range(6)]
+    chain = run(RunConfig(**options, num_draft_tokens=3), prompts)
+    tree = run(RunConfig(**options, num_draft_tokens=12, draft_topk=4), prompts)
+    assert_identical(tree, chain)
+    assert accepted_share(tree) * 12 > accepted_share(chain) * 3
 
 
 def test_an_adaptive_draft_gets_shorter_where_little_is_accepted():
