@@ -68,8 +68,8 @@ def _which_guard(mismatch: Mismatch, decoded_only: bool) -> tuple[str, list[str]
         return "draft-optout-late", [reason]
     backend = mismatch.facts.backend
     if backend == "bypass":
-        reason = "the MoE backend computes top-k itself and may rebuild the configuration without the flag"
-        return "bypass-drops-flag|draft-capture", [reason]
+        reason = "the MoE backend computes top-k inside: it may pass the gate by, or lose the opt-out"
+        return "bypass-drops-flag|draft-capture|ungated-backend", [reason]
     if backend not in (None, "torch"):
         reason = f"the MoE backend was {backend}, which may call the capturer beside the gate"
         return "draft-capture|ungated-backend", [reason]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from moeinspect.analysis.diagnose.facts import run_facts
+from moeinspect.analysis.diagnose.facts import knows_workers, run_facts
 from moeinspect.analysis.diagnose.nextstep import diagnosis
 from moeinspect.analysis.diagnose.provenance import (
     cached_rows,
@@ -17,7 +17,7 @@ from moeinspect.analysis.diagnose.provenance import (
 from moeinspect.analysis.diagnose.words import counted, of_all
 from moeinspect.analysis.diagnose.zeros import diagnose_zeros
 from moeinspect.analysis.findings import Diagnosis, Finding
-from moeinspect.trace.schema import Trace
+from moeinspect.trace.schema import Origin, Trace
 
 _ZERO_RULES = {"zero-rows", "zero-layers"}
 _MOST_NAMES = 4
@@ -85,12 +85,20 @@ def _covers_request(trace: Trace, finding: Finding) -> bool:
 
 def _repeated(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
     because = [f"{counted(len(findings), 'run')} of identical rows under different tokens"]
-    if all(f.region == "prompt" for f in findings):
-        because.append("all of them in prompts, where padded rows of a chunk reach real slots")
-        return diagnosis("padded-rows", 0.7, because, trace)
-    if all(f.region == "output" for f in findings):
-        because.append("all of them in outputs, as if one static buffer were read for every decode step")
-        return diagnosis("graph-static-rows", 0.7, because, trace)
+    graph = run_facts(trace).graph
+    decoded = np.isin(trace.rows.origin, (Origin.DECODE, Origin.VERIFY))
+    share = float(decoded[rows_of_findings(trace, findings)].mean())
+    in_output = share == 1 if knows_workers(trace) else all(f.region == "output" for f in findings)
+    in_prompt = share == 0 if knows_workers(trace) else all(f.region == "prompt" for f in findings)
+    if graph is False:
+        because.append("graphs were off, so there were no padded rows and no static buffer")
+        return diagnosis("unknown", 0.3, because, trace)
+    if in_prompt:
+        because.append("all of them in prefill steps, where padded rows of a chunk reach real slots")
+        return diagnosis("padded-rows", 0.8 if graph else 0.7, because, trace)
+    if in_output:
+        because.append("all of them in decode steps, as if one static buffer were read for every step")
+        return diagnosis("graph-static-rows", 0.8 if graph else 0.7, because, trace)
     return diagnosis("graph-static-rows|padded-rows", 0.5, because, trace)
 
 

@@ -48,7 +48,7 @@ class Sources:
     @cached_property
     def anywhere(self) -> Marks:
         """Looked-up rows [n] that hold some other token's row."""
-        return np.asarray(np.isin(self.held, self.right))
+        return np.asarray(np.isin(self.held, self._all_right))
 
     def at_step(self, distance: int) -> Marks:
         """Looked-up rows [n] found among those that the same worker computed `distance` steps later."""
@@ -79,9 +79,22 @@ class Sources:
 
     @cached_property
     def at_position(self) -> Marks:
-        """Looked-up rows [n] found at the same position of another request."""
-        places = _place(np.zeros_like(self._position), self._position)
-        return self._found(places[self.rows], places, np.ones(len(places), dtype=bool))
+        """Looked-up rows [n] found at the same position of another request, whether A has that one or not."""
+        b = self._mismatch.comparison.b
+        position = np.full(len(b.rows), -1, dtype=np.int64)
+        for request in range(len(b.requests)):
+            own = b.row_range(request)
+            position[own] = np.arange(own.stop - own.start) + int(b.requests.start_pos[request])
+        wanted = _place(self._position[self.rows], np.zeros_like(self.rows))
+        return np.asarray(
+            np.isin(self.held ^ wanted, self._all_right ^ _place(position, np.zeros_like(position)))
+        )
+
+    @cached_property
+    def _all_right(self) -> NDArray[np.uint64]:
+        """Key of each row of B, also of those that A has no row for."""
+        rows = self._mismatch.comparison.b.rows
+        return row_keys(set_keys(rows.expert_ids[:, self._mismatch.alignment.b_axis]))
 
     @cached_property
     def in_request(self) -> Marks:

@@ -1,0 +1,177 @@
+"""Causes of runs with drafts, graphs, caches, opt-outs and weight updates: each for its own geometry only."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from analysis.diagnose.faultytraces import FACTS, PROMPT, baseline, records, spoiled, trace, zeroed
+from analysis.diagnose.test_diagnose_diff import causes, random_layers
+
+from moeinspect.analysis.check import check_report
+from moeinspect.analysis.compare import diff_report
+from moeinspect.trace.schema import Origin, Validity
+
+DRAFT = "builtin:tiny-draft"
+ALL = [0, 1, 2, 3]
+STRANGE = [[0, 9, 17, 30], [4, 2, 19, 8], [30, 1, 7, 3], [11, 12, 5, 29]]
+
+
+def first_cause(a):
+    return causes(a)[0]
+
+
+def decoded_only(layers):
+    """Random layers in the rows of decode steps."""
+    return random_layers(layers, slice(PROMPT, None))
+
+
+def test_draft_layers_in_replayed_steps_only_are_a_late_opt_out():
+    assert causes(spoiled(decoded_only([1, 2]), draft=DRAFT, graph=True)) == ["draft-optout-late"]
+    assert causes(spoiled(decoded_only([1, 2]), draft=DRAFT, graph=False)) == ["draft-capture"]
+    assert causes(spoiled(random_layers([1, 2]), draft=DRAFT, graph=True)) == ["draft-capture"]
+
+
+@pytest.mark.parametrize(
+    ("backend", "cause"),
+    [
+        ("torch", "draft-capture"),
+        ("bypass", "bypass-drops-flag|draft-capture|ungated-backend"),
+        ("triton", "draft-capture|ungated-backend"),
+    ],
+)
+def test_the_backend_says_which_guard_of_the_draft_may_be_missing(backend, cause):
+    assert causes(spoiled(random_layers([1, 2]), draft=DRAFT, backend=backend)) == [cause]
+
+
+def test_an_ngram_draft_has_no_layers_that_could_be_captured():
+    assert "draft-capture" not in causes(spoiled(random_layers([1, 2]), draft="ngram"))
+
+
+def held_by_one_row(rows, source):
+    """A change that puts row `source` of each request under the tokens of `rows`."""
+
+    def change(record, number):
+        ids = record.expert_ids.copy()
+        ids[rows] = ids[source]
+        return {"expert_ids": ids}
+
+    return change
+
+
+def test_one_row_under_all_decoded_tokens_is_a_static_buffer():
+    static = held_by_one_row(slice(PROMPT, None), -1)
+    assert first_cause(spoiled(static, graph=True)) == "graph-static-rows"
+    assert "graph-static-rows" not in causes(spoiled(static, graph=False))
+
+
+def padding(record, number):
+    ids = record.expert_ids.copy()
+    ids[16:21] = STRANGE
+    return {"expert_ids": ids}
+
+
+def test_one_strange_row_in_prefill_steps_is_padding():
+    assert first_cause(spoiled(padding, graph=True)) == "padded-rows"
+    assert "padded-rows" not in causes(spoiled(padding, graph=False))
+
+
+def test_the_last_row_of_padding_is_told_although_a_single_row_repeats_nothing():
+    def one_row(record, number):
+        return {"expert_ids": padding(record, number)["expert_ids"]} if number == 1 else {}
+
+    def cut(record, number):
+        ids = record.expert_ids.copy()
+        if number == 1:
+            ids[16] = STRANGE
+        return {"expert_ids": ids}
+
+    assert first_cause(spoiled(one_row, graph=True)) == "padded-rows"
+    report = diff_report(spoiled(cut, graph=True), baseline())
+    assert (report.diagnoses[0].cause, report.diagnoses[0].confidence) == ("padded-rows", 0.5)
+
+
+def test_tails_of_zeros_and_of_former_owners_are_read_early():
+    good = records()
+
+    def tail(record, number):
+        ids = record.expert_ids.copy()
+        ids[-1] = 0 if number % 2 else good[number - 1].expert_ids[5]
+        return {"expert_ids": ids}
+
+    assert causes(spoiled(tail)) == ["read-early"]
+    assert "read-early" not in causes(spoiled(tail, overlap=False))
+
+
+def test_outputs_of_zeros_and_of_former_owners_are_a_dropped_verify_result():
+    def dropped(record, number):
+        if number % 2:
+            return zeroed(slice(PROMPT, None))(record, number)
+        return random_layers(ALL, slice(PROMPT, None))(record, number)
+
+    assert causes(spoiled(dropped, draft=DRAFT)) == ["verify-dropped"]
+
+
+def test_rows_of_earlier_tokens_in_a_run_with_a_draft_are_the_drafts_end_of_forward():
+    def late(record, number):
+        ids = record.expert_ids.copy()
+        ids[PROMPT + 2 :: 3] = record.expert_ids[PROMPT + 1 : -1 : 3][: len(ids[PROMPT + 2 :: 3])]
+        return {"expert_ids": ids}
+
+    assert first_cause(spoiled(late, draft=DRAFT)) == "draft-forward-end"
+    assert "draft-forward-end" not in causes(spoiled(late))
+
+
+def test_a_cached_prefix_of_zeros_is_a_stale_slot():
+    def cached(record, number):
+        change = zeroed(slice(0, 12))(record, number) if number % 2 else {}
+        other = random_layers(ALL, slice(0, 12))(record, number) if number % 2 == 0 else {}
+        origin = record.origin.copy()
+        origin[:12] = Origin.PREFIX_CACHE
+        return {"cached_tokens": 12, "origin": origin} | change | other
+
+    bad = spoiled(cached, disagg=False, host_kv_slots=64)
+    assert causes(bad) == ["stale-slot"]
+    assert [one.cause for one in check_report([bad]).diagnoses] == ["stale-slot"]
+
+
+def test_rows_of_other_requests_where_some_did_not_ask_are_an_index_swap():
+    made = records(8)
+    asked = [record for number, record in enumerate(made) if number % 2]
+    listed = [["r" + str(number), 0] for number in range(0, 8, 2)]
+    swapped = []
+    for number, record in enumerate(made):
+        if number % 2 == 0:
+            record = replace(record, validity=np.full(len(record.validity), Validity.MISSING, np.uint8))
+        elif number < len(asked):
+            record = replace(record, expert_ids=asked[number].expert_ids)
+        else:
+            record = replace(record, validity=np.full(len(record.validity), Validity.MISSING, np.uint8))
+        swapped.append(record)
+    bad = trace(swapped, disagg=False, not_opted_in=listed)
+    good = trace(records(8, disagg=False), disagg=False, overlap=False, path="b.h5", not_opted_in=listed)
+    report = diff_report(bad, good)
+    assert report.diagnoses[0].cause == "batch-index-swap"
+    assert any("got none" in reason for reason in report.diagnoses[0].because)
+
+
+def test_recomputed_rows_of_older_weights_are_rerouted():
+    def updated(record, number):
+        version = (np.arange(len(record.expert_ids)) >= PROMPT + 6).astype(np.uint16)
+        fields = {"num_retractions": 1, "num_weight_versions": 2, "row_weight_version": version}
+        return fields | random_layers(ALL, slice(0, PROMPT + 6))(record, number)
+
+    bad = replace(spoiled(updated, disagg=False), weight_versions=("old", "new"))
+    (one,) = diff_report(bad, baseline()).diagnoses
+    assert one.cause == "retract-reroute"
+    assert any("first computed under older weights" in reason for reason in one.because)
+    kept = replace(spoiled(lambda r, n: {"num_retractions": 1}), weight_versions=("old", "new"))
+    assert diff_report(kept, baseline()).verdict == "clean"
+
+
+def test_filler_is_told_by_itself_and_not_taken_for_routing():
+    def numberless(record, number):
+        ids = record.expert_ids.copy()
+        ids[:, 1:] = np.arange(FACTS.top_k)
+        return {"expert_ids": ids, "output_ids": np.zeros_like(record.output_ids)}
+
+    assert first_cause(spoiled(numberless, disagg=False)) == "nan-logits"
