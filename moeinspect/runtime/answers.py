@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from moeinspect.runtime.capture.collector import CollectedRows
+from moeinspect.runtime.faults import BATCH_INDEX_SWAP, NO_FAULTS, ActiveFaults
 from moeinspect.runtime.records import Event, RequestKey
 from moeinspect.runtime.scheduler.outputs import StepOutputs
 from moeinspect.runtime.scheduler.request import Request
@@ -12,13 +16,17 @@ from moeinspect.runtime.scheduler.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What is known of a request once it has ended; counts are those of the worker that says it."""
+    """What is known of a request once it has ended; counts are those of the worker that says it.
+
+    `weight_version` [n] is that of each row, where no rows travel that carry it.
+    """
 
     finish_reason: str
     num_drafted: int = 0
     num_accepted: int = 0
     cached_tokens: int = 0
     num_retractions: int = 0
+    weight_version: NDArray[np.uint16] | None = None
 
 
 @dataclass(slots=True)
@@ -49,8 +57,9 @@ class Answer:
 class AnswerWriter:
     """The worker's end. Tokens go out as steps are processed to who streams, else all with the last one."""
 
-    def __init__(self, *, stream: bool) -> None:
+    def __init__(self, *, stream: bool, faults: ActiveFaults = NO_FAULTS) -> None:
         self._stream = stream
+        self._aligned = BATCH_INDEX_SWAP not in faults
         self._num_sent: dict[RequestKey, int] = {}
 
     def write(self, outputs: StepOutputs) -> StepAnswers:
@@ -66,7 +75,10 @@ class AnswerWriter:
         answers.keys.append(key)
         answers.new_tokens.append(request.output_ids[self._num_sent.get(key, 0) :])
         answers.ended.append(_ended(request))
-        answers.routed_experts.append(rows if request.prompt.return_routed_experts else None)
+        asked = request.prompt.return_routed_experts
+        if asked or self._aligned:
+            # A place in the list for those who did not ask, too: the reader goes by batch position.
+            answers.routed_experts.append(rows if asked else None)
         if request.is_finished:
             self._num_sent.pop(key, None)
         else:
@@ -74,10 +86,13 @@ class AnswerWriter:
 
 
 def read_answers(answers: StepAnswers) -> list[Answer]:
-    """The reader's end: takes the lists apart by batch position."""
+    """The reader's end: takes the lists apart by batch position, as the tokenizer manager does upstream."""
+    rows = dict(enumerate(answers.routed_experts))
     return [
-        Answer(*entry)
-        for entry in zip(answers.keys, answers.new_tokens, answers.ended, answers.routed_experts, strict=True)
+        Answer(key, new_tokens, ended, rows.get(position))
+        for position, (key, new_tokens, ended) in enumerate(
+            zip(answers.keys, answers.new_tokens, answers.ended, strict=True)
+        )
     ]
 
 
@@ -90,4 +105,7 @@ def _ended(request: Request) -> Ended | None:
         num_accepted=request.num_accepted,
         cached_tokens=request.cached_tokens,
         num_retractions=request.num_retractions,
+        weight_version=None
+        if request.prompt.return_routed_experts
+        else request.versions_of_rows(0, request.num_fed),
     )

@@ -149,7 +149,7 @@ class LocalRuntime:
 
     def _request(self, prompt: PromptRequest) -> Request:
         eos = frozenset[int]() if prompt.ignore_eos else frozenset(self.eos_token_ids)
-        return Request(prompt, self._seed(prompt), eos)
+        return Request(prompt, self._seed(prompt), eos, self.decode if prompt.stop else None)
 
 
 def _check_draft(config: RunConfig, target_vocab: int, draft_vocab: int) -> None:

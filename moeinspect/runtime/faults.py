@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from moeinspect.runtime.traffic import MIXED_OPT_IN
+
 SKIP_FINALIZE_PREFILL = "skip-finalize-prefill"
 DRAFT_CAPTURE = "draft-capture"
 NO_MERGE = "no-merge"
@@ -28,6 +30,8 @@ SURPLUS_AFTER_STOP = "surplus-after-stop"
 PREFILL_ONLY_SHORT = "prefill-only-short"
 RETRACT_REROUTE = "retract-reroute"
 MERGE_MISALIGNED = "merge-misaligned"
+BATCH_INDEX_SWAP = "batch-index-swap"
+
 OWN_DRAFT = "the draft made for the target"
 """A need that a MoE draft fulfils; an embedded target's own is turned on."""
 
@@ -98,6 +102,18 @@ FAULTS: dict[str, Fault] = {
             "vllm router#184, sglang#22916",
             "the balancer returns the decode worker's rows unmerged: prompt rows were never computed there",
             {"disagg": True},
+        ),
+        Fault(
+            MERGE_MISALIGNED,
+            "byte splices keyed on length",
+            "the two sides' rows are joined by length, with no look at where the decode side's begin",
+            {"disagg": True},
+        ),
+        Fault(
+            BATCH_INDEX_SWAP,
+            "sglang#26423, slime#1145",
+            "the list of results holds those who asked alone and is read by batch position",
+            traffic=MIXED_OPT_IN,
         ),
         Fault(
             BUFFER_REUSE,

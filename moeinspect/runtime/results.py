@@ -34,6 +34,7 @@ def finished_request(
     has_rows = rows is not None
     if rows is None:
         rows = absent_rows(layout, len(prompt.prompt_ids) + max(0, len(output_ids) - 1))
+        rows.weight_version = ended.weight_version
     return FinishedRequest(
         id=prompt.id,
         prompt_ids=np.asarray(prompt.prompt_ids, dtype=np.int32),
@@ -51,6 +52,7 @@ def finished_request(
         sample=prompt.sample,
         cached_tokens=ended.cached_tokens,
         num_retractions=ended.num_retractions,
+        weight_version=rows.weight_version,
         has_routed_experts=has_rows,
     )
 

@@ -8,6 +8,7 @@ from moeinspect.runtime.answers import AnswerWriter, read_answers
 from moeinspect.runtime.client import Client
 from moeinspect.runtime.config import RunConfig
 from moeinspect.runtime.device.stream import Jitter
+from moeinspect.runtime.faults import ActiveFaults
 from moeinspect.runtime.plan import Plan
 from moeinspect.runtime.records import Event, FinishedRequest
 from moeinspect.runtime.results import RowLayout, finished_request
@@ -34,7 +35,7 @@ class UnifiedServer:
     ) -> None:
         self._overlap = config.overlap
         self._layout = layout
-        self._writer = AnswerWriter(stream=config.stream)
+        self._writer = AnswerWriter(stream=config.stream, faults=ActiveFaults.of(config.faults))
         self._client = Client(())
         self._ended: list[FinishedRequest] = []
         self._worker = Worker(config, plan, 0, jitter=jitter)
@@ -60,9 +61,9 @@ class UnifiedServer:
         for request in requests:
             scheduler.add(request)
         loop = scheduler.overlap_loop if self._overlap else scheduler.normal_loop
-        for _ in loop(lambda _idle: scheduler.has_requests):
-            ended, self._ended = self._ended, []
-            yield from ended
+        for _ in loop(self._receive):
+            yield from self._take_ended()
+        yield from self._take_ended()
         scheduler.pool.check_integrity()
 
     def drain_events(self) -> list[Event]:
@@ -72,6 +73,15 @@ class UnifiedServer:
     def close(self) -> None:
         """Ends the device's threads."""
         self._worker.close()
+
+    def _receive(self, _: bool) -> bool:
+        for key in self._client.take_aborts():
+            self._scheduler.abort(key)
+        return self._scheduler.has_requests
+
+    def _take_ended(self) -> list[FinishedRequest]:
+        ended, self._ended = self._ended, []
+        return ended
 
     def _on_outputs(self, outputs: StepOutputs) -> None:
         for answer in read_answers(self._writer.write(outputs)):

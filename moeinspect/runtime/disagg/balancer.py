@@ -12,7 +12,7 @@ from moeinspect.runtime.device.stream import Jitter
 from moeinspect.runtime.disagg.channel import Channels
 from moeinspect.runtime.disagg.gloo_path import Rendezvous
 from moeinspect.runtime.disagg.merge import merge_answers
-from moeinspect.runtime.disagg.messages import Ready, RoutedRequest, Submit
+from moeinspect.runtime.disagg.messages import Abort, Ready, RoutedRequest, Submit
 from moeinspect.runtime.disagg.routing import route
 from moeinspect.runtime.disagg.shared_region import SharedRegion
 from moeinspect.runtime.disagg.worker_args import (
@@ -81,6 +81,7 @@ class Balancer:
         self._workers.await_each(Ready)
         self._end_rendezvous()
         self._submit(routed)
+        self._send_aborts()
         while self._client.is_waiting:
             for worker, message in self._workers.receive():
                 if not isinstance(message, StepAnswers):
@@ -90,6 +91,7 @@ class Balancer:
                 self._events.extend(message.events)
                 for answer in read_answers(message):
                     yield from self._take(worker.index, answer)
+                self._send_aborts()
         for goodbye in self._workers.shut_down():
             self._events.extend(goodbye.events)
 
@@ -113,6 +115,13 @@ class Balancer:
             batch = tuple(request for request in routed if index in (request.prefill, request.decode))
             if batch:
                 self._workers.send(index, Submit(batch))
+
+    def _send_aborts(self) -> None:
+        for key in self._client.take_aborts():
+            route = self._routes[key]
+            for index in (route.prefill, route.decode):
+                if index is not None:
+                    self._workers.send(index, Abort(key))
 
     def _take(self, index: int, answer: Answer) -> Iterator[FinishedRequest]:
         """One entry of a worker's answers; the request is done when both of its workers have ended it."""

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from moeinspect.runtime.disagg.channel import Inbox
 from moeinspect.runtime.disagg.kv_receiver import KVReceiver, ReceivePath
-from moeinspect.runtime.disagg.messages import KVDestination, KVReady, RoutedRequest
+from moeinspect.runtime.disagg.messages import (
+    Abort,
+    KVAborted,
+    KVDestination,
+    KVReady,
+    KVUnwanted,
+    RoutedRequest,
+)
 from moeinspect.runtime.disagg.worker_args import WorkerArgs
 from moeinspect.runtime.disagg.worker_half import Sender, WorkerHalf
-from moeinspect.runtime.faults import NO_MERGE
+from moeinspect.runtime.faults import BATCH_INDEX_SWAP, NO_MERGE
 from moeinspect.runtime.records import RequestKey
 from moeinspect.runtime.scheduler.disagg import DecodeScheduler
 from moeinspect.runtime.scheduler.policy import SchedulePolicy
@@ -22,7 +29,7 @@ class DecodeHalf(WorkerHalf):
 
     def __init__(self, worker: Worker, args: WorkerArgs, inbox: Inbox, path: ReceivePath) -> None:
         super().__init__(worker, args, inbox)
-        self.receiver = KVReceiver(path)
+        self.receiver = KVReceiver(path, together=BATCH_INDEX_SWAP in worker.faults)
         self.scheduler = DecodeScheduler(
             worker.runner,
             worker.pool,
@@ -36,6 +43,7 @@ class DecodeHalf(WorkerHalf):
         self.scheduler.collects_prompt_rows = NO_MERGE in worker.faults
         self._prefill_of: dict[RequestKey, int] = {}
         self._handlers[KVReady] = self._kv_ready
+        self._handlers[KVAborted] = self._kv_aborted
 
     def _advance(self) -> None:
         for message in self.receiver.arrived():
@@ -50,6 +58,17 @@ class DecodeHalf(WorkerHalf):
         slots = request.slots[: request.prompt_len].copy()
         self.receiver.expect(key, slots)
         self.peers[self._prefill_of.pop(key)].send(KVDestination(key, slots))
+
+    def _abort(self, sender: Sender, message: Abort) -> None:
+        prefill = self._prefill_of.pop(message.key, None)
+        if prefill is not None:
+            # It never got slots, so the prefill worker would wait for a destination.
+            self.peers[prefill].send(KVUnwanted(message.key))
+        super()._abort(sender, message)
+
+    def _kv_aborted(self, _: Sender, message: KVAborted) -> None:
+        self.receiver.forget(message.key)
+        self.scheduler.kv_aborted(message.key)
 
     def _kv_ready(self, sender: Sender, message: KVReady) -> None:
         if sender is not None:

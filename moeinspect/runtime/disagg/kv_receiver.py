@@ -31,18 +31,32 @@ class _Arrival:
     message: KVReady
     done: StreamEvent | None
 
+    @property
+    def is_done(self) -> bool:
+        """Whether the KV can be read."""
+        return self.done is None or self.done.query()
+
 
 class KVReceiver:
-    """Requests whose slots wait for KV."""
+    """Requests whose slots wait for KV.
 
-    def __init__(self, path: ReceivePath) -> None:
+    `together` hands out arrivals only when nothing is awaited, so that requests surely start, and may end,
+    in one step (fault `batch-index-swap`).
+    """
+
+    def __init__(self, path: ReceivePath, *, together: bool = False) -> None:
         self._path = path
+        self._together = together
         self._slots: dict[RequestKey, NDArray[np.int64]] = {}
         self._arrivals: list[_Arrival] = []
 
     def expect(self, key: RequestKey, slots: NDArray[np.int64]) -> None:
         """`slots` [P] were allocated for the prompt's positions."""
         self._slots[key] = slots
+
+    def forget(self, key: RequestKey) -> None:
+        """No KV will come for this request."""
+        del self._slots[key]
 
     def announced(self, prefill: int, message: KVReady) -> None:
         """A prefill worker says that a request's KV is there or on its way."""
@@ -51,6 +65,8 @@ class KVReceiver:
 
     def arrived(self) -> list[KVReady]:
         """Announcements whose KV can be read, since the last call."""
-        done = [arrival for arrival in self._arrivals if arrival.done is None or arrival.done.query()]
+        if self._together and (self._slots or not all(arrival.is_done for arrival in self._arrivals)):
+            return []
+        done = [arrival for arrival in self._arrivals if arrival.is_done]
         self._arrivals = [arrival for arrival in self._arrivals if arrival not in done]
         return [arrival.message for arrival in done]

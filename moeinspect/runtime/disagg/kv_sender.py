@@ -37,6 +37,10 @@ Announce = Callable[[Request, int, int], None]
 """Tells a decode worker about a request's KV: the request, the worker, the number of the transfer."""
 
 
+Refuse = Callable[[RequestKey, int], None]
+"""Tells a decode worker that a request's KV will not come."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Destination:
     decode: int
@@ -55,12 +59,17 @@ class KVSender:
     """Sends each request's KV once.
 
     A transfer starts when the prompt has been computed and the decode worker has said where to, whichever
-    comes last. Transfers to different workers do not wait for each other.
+    comes last. Transfers to different workers do not wait for each other. A destination is always answered,
+    by KV or by a refusal, since its slots are taken until then.
     """
 
-    def __init__(self, path: SendPath, announce: Announce) -> None:
+    def __init__(self, path: SendPath, announce: Announce, refuse: Refuse) -> None:
         self._path = path
         self._announce = announce
+        self._refuse = refuse
+        self._aborted: set[RequestKey] = set()
+        self._unwanted: set[RequestKey] = set()
+        self._not_sent: list[Request] = []
         self._destinations: dict[RequestKey, _Destination] = {}
         self._prefilled: dict[RequestKey, Request] = {}
         self._transfers: list[_Transfer] = []
@@ -69,21 +78,41 @@ class KVSender:
     def destination_known(self, key: RequestKey, decode: int, slots: NDArray[np.int64]) -> None:
         """The decode worker allocated `slots` [P] for the prompt's positions."""
         self._destinations[key] = _Destination(decode, slots)
-        self._start_if_possible(key)
+        if key in self._aborted:
+            self.aborted(key)
+        else:
+            self._start_if_possible(key)
+
+    def aborted(self, key: RequestKey) -> None:
+        """The request ended before its prompt was computed: there is nothing to send."""
+        self._aborted.add(key)
+        destination = self._destinations.pop(key, None)
+        if destination is not None:
+            self._refuse(key, destination.decode)
+
+    def unwanted(self, key: RequestKey) -> None:
+        """The decode worker will never name a destination."""
+        self._unwanted.add(key)
+        if key in self._prefilled:
+            self._not_sent.append(self._prefilled.pop(key))
 
     def prefilled(self, request: Request) -> None:
         """Every prompt position of `request` has been computed and its step processed."""
+        if request.key in self._unwanted:
+            self._not_sent.append(request)
+            return
         self._prefilled[request.prompt.key] = request
         self._start_if_possible(request.prompt.key)
 
     def completed(self) -> list[Request]:
-        """Requests whose KV has left since the last call; their slots here are no longer read."""
+        """Requests whose KV has left, or need not leave, since the last call; nothing reads their slots."""
+        not_sent, self._not_sent = self._not_sent, []
         done = [transfer for transfer in self._transfers if transfer.done.query()]
         self._transfers = [transfer for transfer in self._transfers if transfer not in done]
         for transfer in done:
             if not self._path.announces_first:
                 self._announce(transfer.request, transfer.decode, transfer.number)
-        return [transfer.request for transfer in done]
+        return not_sent + [transfer.request for transfer in done]
 
     def _start_if_possible(self, key: RequestKey) -> None:
         if key not in self._destinations or key not in self._prefilled:

@@ -11,8 +11,10 @@ import numpy as np
 from moeinspect.errors import EngineError
 from moeinspect.runtime.answers import Answer, Ended
 from moeinspect.runtime.capture.collector import CollectedRows
-from moeinspect.runtime.faults import NO_MERGE
+from moeinspect.runtime.faults import BATCH_INDEX_SWAP, MERGE_MISALIGNED, NO_MERGE
 from moeinspect.runtime.records import RequestKey
+
+_COLUMNS = [field.name for field in fields(CollectedRows) if field.name != "start"]
 
 
 def merge_answers(
@@ -34,6 +36,10 @@ def merge_answers(
     )
     if NO_MERGE in faults:
         return ended, decode.rows
+    if MERGE_MISALIGNED in faults or BATCH_INDEX_SWAP in faults:
+        return ended, _spliced(prefill.rows, decode.rows, prompt_len + output_len - 1)
+    if ended.finish_reason == "abort" and output_len == 0:
+        return ended, prefill.rows  # as far as the prompt got
     if prefill.rows is None and decode.rows is None:
         return ended, None
     if prefill.rows is None or decode.rows is None:
@@ -64,17 +70,31 @@ def merge_rows(
             f"{where}: prefill has {prefill.expert_ids.shape[1:]} ids a row, "
             f"decode {decode.expert_ids.shape[1:]}"
         )
-    return join_rows(where, prefill, decode)
+    return _joined(where, prefill, decode)
 
 
-def join_rows(where: str, first: CollectedRows, second: CollectedRows) -> CollectedRows:
+def _spliced(
+    prefill: CollectedRows | None, decode: CollectedRows | None, length: int
+) -> CollectedRows | None:
+    """The rows of `prefill` and as many of `decode` as `length` still needs, wherever they start."""
+    if prefill is None or decode is None:
+        return decode
+    missing = max(0, length - len(prefill))
+    columns: dict[str, Any] = {name: getattr(decode, name) for name in _COLUMNS}
+    cut: dict[str, Any] = {
+        name: None if column is None else column[:missing] for name, column in columns.items()
+    }
+    return _joined("", prefill, CollectedRows(start=decode.start, **cut))
+
+
+def _joined(where: str, first: CollectedRows, second: CollectedRows) -> CollectedRows:
     """The rows of `second` after those of `first`, with everything that is known of each row.
 
     Raises:
         EngineError: one side lacks a column that the other has, or has it in another dtype.
     """
     columns: dict[str, Any] = {}
-    for name in (field.name for field in fields(CollectedRows) if field.name != "start"):
+    for name in _COLUMNS:
         a, b = getattr(first, name), getattr(second, name)
         if (a is None) != (b is None):
             raise EngineError(f"{where}: only one of them returned {name}")

@@ -34,6 +34,13 @@ class Submit:
 
 
 @dataclass(frozen=True, slots=True)
+class Abort:
+    """Balancer to both workers of a request: the client has gone away."""
+
+    key: RequestKey
+
+
+@dataclass(frozen=True, slots=True)
 class KVDestination:
     """Decode to prefill worker: the KV of prompt positions [0, P) goes to these slots of mine."""
 
@@ -54,6 +61,20 @@ class KVReady:
     first_token: int
     transfer: int = 0
     hidden: NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KVAborted:
+    """Prefill to decode worker: the prompt was aborted before it was computed; no KV comes."""
+
+    key: RequestKey
+
+
+@dataclass(frozen=True, slots=True)
+class KVUnwanted:
+    """Decode to prefill worker: the request was aborted before it had slots here; its KV goes nowhere."""
+
+    key: RequestKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,18 @@ from dataclasses import replace
 
 from moeinspect.runtime.disagg.channel import Inbox
 from moeinspect.runtime.disagg.kv_sender import KVSender, SendPath
-from moeinspect.runtime.disagg.messages import KVDestination, KVReady, RoutedRequest
+from moeinspect.runtime.disagg.messages import (
+    KVAborted,
+    KVDestination,
+    KVReady,
+    KVUnwanted,
+    RoutedRequest,
+)
 from moeinspect.runtime.disagg.worker_args import WorkerArgs
 from moeinspect.runtime.disagg.worker_half import Sender, WorkerHalf
+from moeinspect.runtime.records import RequestKey
 from moeinspect.runtime.scheduler.disagg import PrefillScheduler
+from moeinspect.runtime.scheduler.outputs import StepOutputs
 from moeinspect.runtime.scheduler.policy import SchedulePolicy
 from moeinspect.runtime.scheduler.request import Request
 from moeinspect.runtime.worker.worker import Worker
@@ -22,7 +30,7 @@ class PrefillHalf(WorkerHalf):
 
     def __init__(self, worker: Worker, args: WorkerArgs, inbox: Inbox, path: SendPath) -> None:
         super().__init__(worker, args, inbox)
-        self.sender = KVSender(path, self._announce)
+        self.sender = KVSender(path, self._announce, self._refuse)
         self.scheduler = PrefillScheduler(
             worker.runner,
             worker.pool,
@@ -34,6 +42,7 @@ class PrefillHalf(WorkerHalf):
         )
         self.scheduler.on_prefilled = self.sender.prefilled
         self._handlers[KVDestination] = self._destination
+        self._handlers[KVUnwanted] = self._unwanted
 
     def _advance(self) -> None:
         for request in self.sender.completed():
@@ -52,6 +61,18 @@ class PrefillHalf(WorkerHalf):
     def _destination(self, sender: Sender, message: KVDestination) -> None:
         if sender is not None:
             self.sender.destination_known(message.key, sender, message.slots)
+
+    def _unwanted(self, _: Sender, message: KVUnwanted) -> None:
+        self.sender.unwanted(message.key)
+
+    def _answer(self, outputs: StepOutputs) -> None:
+        super()._answer(outputs)
+        for request in outputs.requests:
+            if request.finish_reason == "abort":
+                self.sender.aborted(request.key)
+
+    def _refuse(self, key: RequestKey, decode: int) -> None:
+        self.peers[decode].send(KVAborted(key))
 
     def _announce(self, request: Request, decode: int, transfer: int) -> None:
         key, first_token = request.prompt.key, request.output_ids[0]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from moeinspect.runtime.answers import AnswerWriter
 from moeinspect.runtime.disagg.channel import Inbox, Outbox
-from moeinspect.runtime.disagg.messages import Goodbye, Ready, RoutedRequest, Shutdown, Submit
+from moeinspect.runtime.disagg.messages import Abort, Goodbye, Ready, RoutedRequest, Shutdown, Submit
 from moeinspect.runtime.disagg.worker_args import WorkerArgs
+from moeinspect.runtime.models.tokenizer import Tokenizer, load_tokenizer
 from moeinspect.runtime.records import PromptRequest
 from moeinspect.runtime.scheduler.outputs import StepOutputs
 from moeinspect.runtime.scheduler.request import Request
@@ -30,11 +31,13 @@ class WorkerHalf:
         self.inbox = inbox
         self.balancer = Outbox(args.channels.balancer)
         self.peers = {index: Outbox(connection) for index, connection in args.channels.peers.items()}
-        self._writer = AnswerWriter(stream=args.config.stream)
+        self._writer = AnswerWriter(stream=args.config.stream, faults=worker.faults)
         self._handlers: dict[type, Callable[[Sender, Any], None]] = {
             Submit: self._submit,
+            Abort: self._abort,
             Shutdown: self._shutdown,
         }
+        self._tokenizer: Tokenizer | None = None
         self._open = True
 
     def serve(self) -> None:
@@ -69,12 +72,21 @@ class WorkerHalf:
     def _add(self, routed: RoutedRequest) -> None:
         raise NotImplementedError
 
+    def _abort(self, _: Sender, message: Abort) -> None:
+        self.scheduler.abort(message.key)
+
     def _shutdown(self, _: Sender, message: Shutdown) -> None:
         self._open = False
 
     def _request(self, prompt: PromptRequest, seed: int) -> Request:
         eos = frozenset() if prompt.ignore_eos else self.args.eos_token_ids
-        return Request(prompt, seed, eos)
+        return Request(prompt, seed, eos, self._decode if prompt.stop else None)
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        """Text of token ids; the tokenizer is loaded when the first request needs it."""
+        if self._tokenizer is None:
+            self._tokenizer = load_tokenizer(self.args.config.model)
+        return "" if self._tokenizer is None else self._tokenizer.decode(ids)
 
     def _answer(self, outputs: StepOutputs) -> None:
         answers = self._writer.write(outputs)
