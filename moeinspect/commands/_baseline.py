@@ -11,6 +11,7 @@ from typing import Any
 
 from moeinspect.commands._next import diff_command
 from moeinspect.commands._run import Run, record
+from moeinspect.commands._versions import first_used, versioned_records
 from moeinspect.console import Console
 from moeinspect.errors import InputError
 from moeinspect.runtime.config import RunConfig
@@ -39,19 +40,17 @@ def made_baseline(trace: Trace, keep: Path | None, force: bool, console: Console
     requests = baseline_requests(trace, console)
     with TemporaryDirectory(prefix="moeinspect-") as folder:
         output = keep or Path(folder) / "baseline.h5"
-        record(
-            Run(
-                label="baseline",
-                config=config,
-                output=output,
-                force=force,
-                make_requests=lambda _runtime: requests,
-                baseline_of=trace.path,
-                expected_fingerprint=trace.model.fingerprint,
-                temporary=keep is None,
-            ),
-            console,
+        run = Run(
+            label="baseline",
+            config=config,
+            output=output,
+            force=force,
+            make_requests=lambda _runtime: requests,
+            baseline_of=trace.path,
+            expected_fingerprint=trace.model.fingerprint,
+            temporary=keep is None,
         )
+        record(_under_recorded_weights(run, trace, requests), console)
         baseline = read_trace(output)
         yield baseline if keep else replace(baseline, path=SHOWN_PATH)
 
@@ -104,6 +103,22 @@ def baseline_requests(trace: Trace, console: Console) -> list[PromptRequest]:
             f"{trace.path}: nothing to compare: no request had ended with a token", "record it again"
         )
     return requests
+
+
+def _under_recorded_weights(run: Run, trace: Trace, requests: list[PromptRequest]) -> Run:
+    """`run`, with every row computed by the weights that the trace names for it."""
+    if len(trace.weight_versions) < 2:
+        return run
+    base = first_used(trace, requests)
+    config = replace(run.config, model=base.model)
+    return replace(
+        run,
+        config=config,
+        expected_fingerprint=base.fingerprint,
+        records=versioned_records(trace, requests, base, config),
+        model=trace.model,
+        weight_versions=trace.weight_versions,
+    )
 
 
 def _recorded(trace: Trace) -> dict[str, Any]:

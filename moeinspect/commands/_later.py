@@ -15,7 +15,6 @@ def refuse_later_run(options: LaterRunOptions) -> None:
     """Raises UsageError if an option of a run was given that this version does not have."""
     refuse_given(
         ("--stop", options.stop),
-        ("--weight-update", options.weight_update),
         ("--fused-shared-expert", options.fused_shared_expert),
         ("--url", options.url is not None),
         ("--replay", options.replay is not None),

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from moeinspect.runtime.engine import LocalRuntime
 
 
+_FIELDS = {"weight_update": "weight_updates"}
+"""Fields of `RunConfig` that are named otherwise than their options."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunArguments:
     """Everything that `capture` and `disagg-sim` were given about the run."""
@@ -88,6 +92,7 @@ def _config(arguments: RunArguments, disagg: bool) -> RunConfig:
         "disagg": options.disagg or disagg,
         "transfer": options.transfer.value,
         "dtype": options.dtype.value,
+        "weight_updates": tuple(map(weight_update, options.weight_update)),
         "traffic": tuple(dict.fromkeys(options.traffic)),
         "faults": tuple(dict.fromkeys(options.fault)),
     }
@@ -100,8 +105,23 @@ def _draft(draft: str) -> str | None:
     return draft if draft == NGRAM else absolute_model(draft)
 
 
+def weight_update(text: str) -> tuple[int, str]:
+    """Step and checkpoint of `STEP:MODEL`.
+
+    Raises:
+        UsageError: the text is no such pair.
+    """
+    step, colon, model = text.partition(":")
+    if not (colon and step.isascii() and step.isdigit() and model):
+        raise UsageError(
+            f"--weight-update {text}: not a step and a model", "write such as 12:builtin:tiny-updated"
+        )
+    return int(step), absolute_model(model)
+
+
 def _explicit_fields(call: Invocation, disagg: bool) -> frozenset[str]:
-    explicit = call.explicit & {OWN_PROMPTS, *(field.name for field in fields(RunConfig))}
+    given = frozenset(_FIELDS.get(name, name) for name in call.explicit)
+    explicit = given & {OWN_PROMPTS, *(field.name for field in fields(RunConfig))}
     return explicit | {"disagg"} if disagg else explicit
 
 

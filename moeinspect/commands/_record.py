@@ -34,6 +34,7 @@ def run_info(
     machine_key: str,
     requests: Iterable[PromptRequest],
     baseline_of: str,
+    weight_fingerprints: Sequence[str] = (),
 ) -> RunInfo:
     """The attributes of the trace's root; `complete` is the writer's to set.
 
@@ -48,19 +49,24 @@ def run_info(
         engine_version=__version__,
         machine_key=machine_key,
         deterministic=config.deterministic,
-        run_config=recorded_config(asked, config, requests),
+        run_config=recorded_config(asked, config, requests, weight_fingerprints),
         injected_faults=config.faults,
         baseline_of=baseline_of,
     )
 
 
-def recorded_config(asked: RunConfig, config: RunConfig, requests: Iterable[PromptRequest]) -> dict[str, Any]:
+def recorded_config(
+    asked: RunConfig,
+    config: RunConfig,
+    requests: Iterable[PromptRequest],
+    weight_fingerprints: Sequence[str] = (),
+) -> dict[str, Any]:
     """Every resolved option, never the faults, and what the requests brought along.
 
-    `automatic` names options that the run chose a value for, since they were not given.
-
-    `request_seeds` holds the seeds by id of requests that name one, `not_opted_in` id and sample of those
-    that do not ask for their routed experts; both are left out if there are none.
+    `automatic` names options that the run chose a value for, since they were not given,
+    `weight_fingerprints` tells the weights of `/weight_versions` apart, `request_seeds` holds the seeds by
+    id of requests that name one, `not_opted_in` id and sample of those that do not ask for their routed
+    experts. What does not apply is left out.
     """
     requests = list(requests)
     options = asdict(config)
@@ -70,6 +76,7 @@ def recorded_config(asked: RunConfig, config: RunConfig, requests: Iterable[Prom
     automatic = [
         name for name, value in options.items() if value is not None and getattr(asked, name) is None
     ]
+    options |= {"weight_fingerprints": list(weight_fingerprints)} if config.weight_updates else {}
     options |= {"automatic": automatic} if automatic else {}
     options |= {"request_seeds": seeds} if seeds else {}
     options |= {"not_opted_in": not_opted_in} if not_opted_in else {}

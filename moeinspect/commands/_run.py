@@ -32,7 +32,9 @@ class Run:
     """What to run and where its trace goes.
 
     `make_requests` gets the loaded runtime, since text prompts and built-in prompts need the model.
-    The trace of a `temporary` run is gone when the command ends.
+    `records` runs them in another way than one after the other in this runtime. `model` and
+    `weight_versions` are what the trace says of the model, if not what the runtime knows. The trace of a
+    `temporary` run is gone when the command ends.
     """
 
     label: str
@@ -43,6 +45,9 @@ class Run:
     baseline_of: str = ""
     expected_fingerprint: str | None = None
     temporary: bool = False
+    records: Callable[[LocalRuntime], Iterator[RequestRecord]] | None = None
+    model: ModelFacts | None = None
+    weight_versions: tuple[str, ...] | None = None
 
 
 @dataclass(slots=True)
@@ -85,17 +90,20 @@ def record(run: Run, console: Console) -> RunSummary:
     check_output_path(run.output, run.force)
     with ExitStack() as stack:
         with console.busy(f"{run.label}  loading {run.config.model}"):
-            runtime = stack.enter_context(_load(run.config))
+            runtime = stack.enter_context(load(run.config))
         requests = run.make_requests(runtime)
         runtime.check(requests)
-        model = model_facts(runtime.model)
-        _check_fingerprint(run, model)
+        check_fingerprint(
+            run.config.model, runtime.model.fingerprint, run.expected_fingerprint, run.baseline_of
+        )
+        model = run.model or model_facts(runtime.model)
         info = run_info(
             run.config,
             runtime.config,
             machine_key=runtime.machine_key,
             requests=requests,
             baseline_of=run.baseline_of,
+            weight_fingerprints=runtime.weight_fingerprints,
         )
         summary = RunSummary(run.output, model, runtime.config.faults)
         if not run.temporary:
@@ -108,18 +116,28 @@ def record(run: Run, console: Console) -> RunSummary:
                     info,
                     model,
                     worker_names=runtime.worker_names,
-                    weight_versions=weight_version_names(runtime.config),
+                    weight_versions=run.weight_versions or weight_version_names(runtime.config),
                     with_weights=runtime.config.weights,
                     with_margins=runtime.config.margins,
                     with_events=True,
                     force=run.force,
                 )
             )
-        _write_all(runtime, requests, writer, summary, run.label, console)
+        records = run.records or (lambda runtime: map(request_record, runtime.generate(requests)))
+        with console.progress(run.label, len(requests)) as bar:
+            for ended in records(runtime):
+                with shielded():
+                    writer.append(ended)
+                    _append_events(runtime, writer)
+                    summary.count(ended)
+                bar.advance(1, len(ended.prompt_ids) + len(ended.output_ids))
+            with shielded():
+                _append_events(runtime, writer)
     return summary
 
 
-def _load(config: RunConfig) -> LocalRuntime:
+def load(config: RunConfig) -> LocalRuntime:
+    """The runtime with its models."""
     from moeinspect.runtime.engine import LocalRuntime  # torch takes seconds: only for a run
 
     return LocalRuntime(config)
@@ -148,31 +166,12 @@ def _tells_what_is_kept(summary: RunSummary, console: Console) -> Iterator[None]
         raise
 
 
-def _write_all(
-    runtime: LocalRuntime,
-    requests: Sequence[PromptRequest],
-    writer: TraceWriter,
-    summary: RunSummary,
-    label: str,
-    console: Console,
-) -> None:
-    with console.progress(label, len(requests)) as bar:
-        for finished in runtime.generate(requests):
-            with shielded():
-                request = request_record(finished)
-                writer.append(request)
-                _append_events(runtime, writer)
-                summary.count(request)
-            bar.advance(1, len(finished.prompt_ids) + len(finished.output_ids))
-        with shielded():
-            _append_events(runtime, writer)
-
-
-def _check_fingerprint(run: Run, model: ModelFacts) -> None:
-    if run.expected_fingerprint not in (None, model.fingerprint):
+def check_fingerprint(model: str, found: str, expected: str | None, recorded_in: str) -> None:
+    """Raises InputError if `model` is not, or no longer, the one that a trace was recorded with."""
+    if expected not in (None, found):
         raise InputError(
-            f"{run.config.model}: not the model that {run.baseline_of} was recorded with "
-            f"(fingerprint {model.fingerprint}, in the trace {run.expected_fingerprint})",
+            f"{model}: not the model that {recorded_in} was recorded with (fingerprint {found}, in the trace "
+            f"{expected})",
             "put the old weights back or record the trace again",
         )
 

@@ -35,12 +35,6 @@ class LaterRunOptions:
             "--draft-topk", panel=LATER, metavar="N", callback=within(1), help="Branches of the draft's tree."
         ),
     ] = 1
-    weight_update: Annotated[
-        list[str],
-        option(
-            "--weight-update", panel=LATER, metavar="STEP:MODEL", help="Weights that serve from a step on."
-        ),
-    ] = field(default_factory=list)
     redundant_experts: Annotated[
         int,
         option(

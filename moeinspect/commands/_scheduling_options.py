@@ -84,6 +84,17 @@ class SchedulingOptions:
             help="Tokens that the KV cache holds. Without it: enough for the requests that run at a time.",
         ),
     ] = None
+    weight_update: Annotated[
+        list[str],
+        option(
+            "--weight-update",
+            panel=SCHEDULING,
+            metavar="STEP:MODEL",
+            help="From this step on the weights of MODEL serve; running requests are retracted and computed "
+            "again; may be repeated.",
+            show_default=False,
+        ),
+    ] = field(default_factory=list)
     target_only: Annotated[
         bool,
         option(

@@ -22,7 +22,7 @@ from moeinspect.runtime.results import RowLayout
 from moeinspect.runtime.sampling import derive_seed, sample_seed
 from moeinspect.runtime.scheduler.policy import SchedulePolicy
 from moeinspect.runtime.scheduler.request import Request
-from moeinspect.runtime.worker.worker import kv_shapes, load_models
+from moeinspect.runtime.worker.worker import kv_shapes, load_models, load_update
 
 
 class LocalRuntime:
@@ -58,6 +58,10 @@ class LocalRuntime:
             top_k=target.top_k,
             moe_layers=target.moe_layers,
             vocab_size=target.vocab_size,
+        )
+        self.weight_fingerprints = (
+            target.fingerprint,
+            *(load_update(config, name, models[0]).config.fingerprint for _, name in config.weight_updates),
         )
         self._layout = RowLayout(
             len(target.moe_layers), target.top_k, target.num_experts, config.weights, config.margins

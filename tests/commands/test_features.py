@@ -124,3 +124,40 @@ def test_stop_tokens_end_a_request_and_are_its_last_token(captured, options):
         prompt_len = trace.requests.prompt_len[position]
         is_stop = np.isin(trace.tokens_of(position)[prompt_len:], stops)
         assert is_stop[-1] and not is_stop[:-1].any()
+
+
+UPDATES = ["--weight-update", "4:builtin:tiny-updated", "--weight-update", "9:builtin:tiny"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [[], ["--no-overlap"], ["--draft", "builtin:tiny-draft"], ["--temperature", "1", "--no-prefix-cache"]],
+    ids=" ".join,
+)
+def test_weights_that_change_on_the_way(captured, options):
+    """`diff` computes every row again under the weights that computed it first."""
+    trace = captured(*UPDATES, *options, new=20)
+    assert trace.weight_versions == ("builtin:tiny", "builtin:tiny-updated", "builtin:tiny")
+    assert trace.requests.num_retractions.sum() >= 4
+    assert set(trace.rows.weight_version.tolist()) == {0, 1, 2}
+    for position in range(len(trace.requests)):
+        versions = trace.rows.weight_version[trace.row_range(position)]
+        assert (np.diff(versions.astype(int)) >= 0).all()
+        assert trace.requests.num_weight_versions[position] == len(np.unique(versions))
+
+
+def test_updates_that_come_too_late_change_nothing(captured):
+    trace = captured("--weight-update", "4000:builtin:tiny-updated")
+    assert len(trace.weight_versions) == 2 and not trace.rows.weight_version.any()
+
+
+def test_weights_that_serve_from_the_start(captured):
+    assert set(captured("--weight-update", "0:builtin:tiny-updated").rows.weight_version.tolist()) == {1}
+
+
+def test_weights_of_another_shape_are_refused_before_the_run(run, tmp_path):
+    done = run("capture", "--weight-update", "4:builtin:tiny-draft", "-o", "t.h5")
+    assert (done.status, list(tmp_path.iterdir())) == (2, [])
+    assert done.error.startswith(
+        "--weight-update builtin:tiny-draft: its config differs from that of builtin"
+    )
