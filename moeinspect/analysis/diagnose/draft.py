@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from moeinspect.analysis.diagnose.mismatch import NEARLY_ALL, Mismatch
+from moeinspect.analysis.diagnose.mismatch import Mismatch
 from moeinspect.analysis.diagnose.nextstep import diagnosis
 from moeinspect.analysis.diagnose.sources import Sources
 from moeinspect.analysis.diagnose.words import counted, percent
@@ -16,6 +16,8 @@ _UNTOUCHED = 0.02
 """Largest share of mismatches, against the worst layer's, in a layer that a fault leaves alone."""
 
 _FOUND = 0.5
+_DROPPED = 0.9
+"""Share of output rows that a lost verify result spoils; some come out right by chance."""
 
 
 def diagnose_draft_layers(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
@@ -76,43 +78,71 @@ def _which_guard(mismatch: Mismatch, decoded_only: bool) -> tuple[str, list[str]
     return "draft-capture", []
 
 
-def diagnose_draft_end(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
-    """`draft-forward-end`: the draft's forwards stored what the target had left in the device buffer."""
-    if not mismatch.facts.draft_layers or not len(sources):
-        return None
-    earlier = sources.before | sources.at_step(0)
-    if earlier.mean() < _FOUND or mismatch.share_in("output") < NEARLY_ALL:
-        return None
-    because = [
-        f"{percent(float(earlier.mean()))} of the wrong rows hold, in all MoE layers, what the target "
-        "computed for another token in the same or an earlier step",
-        "a draft model was configured: its forward ended like the target's and stored what the target had "
-        "left in the device buffer under its own slots",
-    ]
-    return diagnosis("draft-forward-end", 0.8, because, mismatch.a)
-
-
 def diagnose_accepted(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
-    """`tree-rows` and `verify-dropped`: only output rows of a run with a draft are wrong."""
+    """`verify-dropped`, `tree-rows`, `draft-forward-end`: only output rows are wrong, in a run with a draft."""
     if mismatch.share_in("output") < 1.0 or mismatch.facts.draft is False:
         return None
     because = [
         f"{percent(mismatch.share_of('output'))} of the output rows are wrong and no prompt row is",
         f"{percent(mismatch.overlap_at(np.arange(len(mismatch.layers))))} of the experts in common there",
     ]
-    if _unwritten_share(mismatch) > 0.9 and not mismatch.facts.draft_tree:
+    if _is_dropped(mismatch, sources):
         return diagnosis("verify-dropped", 0.85 if mismatch.facts.draft else 0.4, because, mismatch.a)
     if mismatch.facts.draft_tree:
-        because.append("the draft was a tree: the accepted path was compacted in KV, not in the rows")
-        return diagnosis("tree-rows", 0.9, because, mismatch.a)
+        return _of_a_tree(mismatch, because)
     if mismatch.facts.draft is None:
         because.append("the trace does not tell whether a draft was configured")
         return diagnosis("tree-rows", 0.5, because, mismatch.a)
     return None
 
 
-def _unwritten_share(mismatch: Mismatch) -> float:
-    """Share of the output rows that are wrong or zero."""
+def _is_dropped(mismatch: Mismatch, sources: Sources) -> bool:
+    """Nearly all output rows were never stored: zeros, or what their slots had before."""
     output: NDArray[np.bool_] = mismatch.regions["output"]
     unwritten = mismatch.rows | mismatch.unrouted
-    return float(unwritten[output].mean()) if output.any() else 0.0
+    if not output.any() or unwritten[output].mean() <= _DROPPED:
+        return False
+    is_left_over = mismatch.unrouted[output].any() or sources.in_slot.mean() > _FOUND
+    return bool(is_left_over or not mismatch.facts.draft_tree)
+
+
+def _of_a_tree(mismatch: Mismatch, because: list[str]) -> Diagnosis:
+    """The first row of a verify step stands in place in every tree; a wrong layout loses that one, too."""
+    roots, several = _roots(mismatch)
+    if not roots.any():
+        because.append("the draft was a tree: the accepted path was compacted in KV, not in the rows")
+        return diagnosis("tree-rows", 0.9, because, mismatch.a)
+    wrong = mismatch.share_among(roots)
+    may_store_late = bool(mismatch.facts.draft_layers and mismatch.facts.overlap is not False)
+    if wrong > _UNTOUCHED:
+        because.append(
+            f"{percent(wrong)} of the tokens that a verify step fed first are wrong, too: those need no "
+            "compaction"
+        )
+        if may_store_late:
+            because.append("the draft's forward stored what the target had left, in a layout of its own")
+            return diagnosis("draft-forward-end", 0.9, because, mismatch.a)
+        return diagnosis("tree-rows", 0.5, because, mismatch.a)
+    because.append(
+        "the draft was a tree, and every token that a verify step fed first is right: the accepted path was "
+        "compacted in KV, not in the rows"
+    )
+    if may_store_late and not several:
+        because.append("no verify step had two requests, which would tell another layout of the rows apart")
+        return diagnosis("draft-forward-end|tree-rows", 0.8, because, mismatch.a)
+    return diagnosis("tree-rows", 0.95, because, mismatch.a)
+
+
+def _roots(mismatch: Mismatch) -> tuple[NDArray[np.bool_], bool]:
+    """Rows [R] of the token that each verify step fed first, and whether a step had several requests."""
+    verify = np.flatnonzero(mismatch.regions["accepted_draft"])
+    roots = np.zeros(len(mismatch.alignment), dtype=bool)
+    if not len(verify):
+        return roots, False
+    pair, step = mismatch.alignment.pair[verify].astype(np.int64), mismatch.of_a("step")[verify]
+    first = np.ones(len(verify), dtype=bool)
+    first[1:] = (np.diff(pair) != 0) | (np.diff(step) != 0)
+    roots[verify[first]] = True
+    worker = mismatch.of_a("worker")[verify]
+    _, requests = np.unique(np.stack([worker, step], axis=1)[first], axis=0, return_counts=True)
+    return roots, bool((requests > 1).any())

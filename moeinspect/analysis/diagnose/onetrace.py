@@ -17,9 +17,11 @@ from moeinspect.analysis.diagnose.provenance import (
 from moeinspect.analysis.diagnose.words import counted, of_all
 from moeinspect.analysis.diagnose.zeros import diagnose_zeros
 from moeinspect.analysis.findings import Diagnosis, Finding
+from moeinspect.analysis.rules.grouping import layers_text
 from moeinspect.trace.schema import Origin, Trace
 
 _ZERO_RULES = {"zero-rows", "zero-layers"}
+_NEARLY_ALL = 0.95
 _MOST_NAMES = 4
 """Names that one cause may join."""
 
@@ -139,6 +141,36 @@ def _out_of_range(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
     return diagnosis("kernel-uncaptured|physical-ids", 0.4, because, trace)
 
 
+def _sentinels(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
+    because = [f"rows with both real ids and a sentinel ({_requests(trace, findings)})"]
+    layers = {finding.layers for finding in findings}
+    named = rows_of_findings(trace, findings)
+    if len(layers) == 1 and run_facts(trace).draft_layers and named.mean() > _NEARLY_ALL:
+        because += [
+            f"all of them lack {layers_text(layers.pop())}, and nothing else",
+            "a draft model was configured: its capturer, with its layers, may have taken the target's place",
+        ]
+        return diagnosis("draft-recreates-capturer", 0.95, because, trace)
+    return diagnosis("partial-sentinel", 0.9, because, trace)
+
+
+def _absent(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
+    because = [f"requests whose payload is absent ({_requests(trace, findings)})"]
+    facts = run_facts(trace)
+    if facts.mixed_opt_in:
+        because.append("other requests of the run did not ask for theirs: results may have been mixed up")
+        return diagnosis("batch-index-swap|missing-request", 0.7, because, trace)
+    if facts.draft_layers and len(findings) == len(trace.requests):
+        because.append("a draft model was configured: a capturer of another shape leaves nothing readable")
+        return diagnosis("draft-recreates-capturer|missing-request", 0.7, because, trace)
+    return diagnosis("missing-request", 0.8, because, trace)
+
+
+def _requests(trace: Trace, findings: tuple[Finding, ...]) -> str:
+    named = {(f.request, f.evidence.get("sample", 0)) for f in findings if f.request is not None}
+    return of_all(len(named), len(trace.requests), "request")
+
+
 def _largest_id(trace: Trace) -> int:
     invalid = trace.rows.invalid_cells.value
     ids = trace.rows.expert_ids[:, np.isin(trace.axis_layers(), trace.model.moe_layers)]
@@ -148,19 +180,19 @@ def _largest_id(trace: Trace) -> int:
 
 def _always(cause: str, confidence: float, reason: str) -> Callable[[Trace, tuple[Finding, ...]], Diagnosis]:
     def explain(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
-        requests = len({finding.request for finding in findings if finding.request is not None})
-        where = f" ({of_all(requests, len(trace.requests), 'request')})" if requests else ""
+        is_local = any(finding.request is not None for finding in findings)
+        where = f" ({_requests(trace, findings)})" if is_local else ""
         return diagnosis(cause, confidence, [reason + where], trace)
 
     return explain
 
 
 _EXPLAINED: Mapping[str, Callable[[Trace, tuple[Finding, ...]], Diagnosis]] = {
-    "missing-request": _always("missing-request", 0.8, "requests whose payload is absent"),
+    "missing-request": _absent,
     "missing-rows": _missing,
     "surplus-rows": _surplus,
     "id-out-of-range": _out_of_range,
-    "partial-sentinel": _always("partial-sentinel", 0.9, "rows with both real ids and a sentinel"),
+    "partial-sentinel": _sentinels,
     "duplicate-experts": _always("unknown", 0.2, "cells with a repeated id, which no top-k router gives"),
     "filler-rows": _filler,
     "repeated-rows": _repeated,

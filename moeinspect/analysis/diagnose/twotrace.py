@@ -11,7 +11,6 @@ from moeinspect.analysis.diagnose.cache import diagnose_cached_prefix, diagnose_
 from moeinspect.analysis.diagnose.disagg import diagnose_prompt_of_elsewhere
 from moeinspect.analysis.diagnose.draft import (
     diagnose_accepted,
-    diagnose_draft_end,
     diagnose_draft_layers,
 )
 from moeinspect.analysis.diagnose.graph import diagnose_padded_rows, diagnose_static_rows
@@ -40,7 +39,6 @@ _DETECTORS: tuple[Callable[[Mismatch, Sources], Diagnosis | None], ...] = (
     diagnose_shifted_rows,
     diagnose_draft_layers,
     diagnose_tails,
-    diagnose_draft_end,
     diagnose_accepted,
 )
 """Most specific first; the first that fits is taken."""

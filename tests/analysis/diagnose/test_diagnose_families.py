@@ -111,14 +111,45 @@ def test_outputs_of_zeros_and_of_former_owners_are_a_dropped_verify_result():
     assert causes(spoiled(dropped, draft=DRAFT)) == ["verify-dropped"]
 
 
-def test_rows_of_earlier_tokens_in_a_run_with_a_draft_are_the_drafts_end_of_forward():
-    def late(record, number):
+def verified(change):
+    """A change of rows of verify steps that accept three tokens each; all requests run in one batch."""
+
+    def spoil(record, number):
+        position = np.arange(len(record.expert_ids))
+        output = position >= PROMPT
+        step = np.where(output, 90 + (position - PROMPT) // 3, record.step).astype(np.int32)
+        origin = np.where(output, Origin.VERIFY, record.origin).astype(np.uint8)
         ids = record.expert_ids.copy()
-        ids[PROMPT + 2 :: 3] = record.expert_ids[PROMPT + 1 : -1 : 3][: len(ids[PROMPT + 2 :: 3])]
+        rows = change(number, position - PROMPT)
+        random = random_layers(ALL)(record, number)["expert_ids"]
+        ids[rows & output] = random[rows & output]
+        return {"step": step, "origin": origin, "expert_ids": ids}
+
+    return spoil
+
+
+def test_a_tree_keeps_the_first_row_of_each_step_and_another_layout_does_not():
+    tree = verified(lambda number, offset: offset % 3 == 2)
+    layout = verified(lambda number, offset: (offset % 3 == 2) | (number > 0))
+    assert causes(spoiled(tree, draft=DRAFT, draft_topk=2)) == ["tree-rows"]
+    assert causes(spoiled(layout, draft=DRAFT, draft_topk=2)) == ["draft-forward-end"]
+    assert causes(spoiled(layout, draft=DRAFT, draft_topk=2, overlap=False)) == ["tree-rows"]
+
+
+def test_one_request_at_a_time_cannot_tell_a_tree_from_another_layout():
+    tree = verified(lambda number, offset: offset % 3 == 2)
+    bad = spoiled(lambda r, n: tree(r, n) if n == 1 else {}, draft=DRAFT, draft_topk=2)
+    assert causes(bad) == ["draft-forward-end|tree-rows"]
+
+
+def test_layers_without_any_id_in_a_run_with_a_draft_are_a_capturer_of_another_shape():
+    def cut(record, number):
+        ids = record.expert_ids.copy()
+        ids[:, 2:] = FACTS.sentinel
         return {"expert_ids": ids}
 
-    assert first_cause(spoiled(late, draft=DRAFT)) == "draft-forward-end"
-    assert "draft-forward-end" not in causes(spoiled(late))
+    assert first_cause(spoiled(cut, draft=DRAFT)) == "draft-recreates-capturer"
+    assert first_cause(spoiled(cut)) == "partial-sentinel"
 
 
 def test_a_cached_prefix_of_zeros_is_a_stale_slot():
