@@ -79,7 +79,7 @@ def _which_guard(mismatch: Mismatch, decoded_only: bool) -> tuple[str, list[str]
 
 
 def diagnose_accepted(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
-    """`verify-dropped`, `tree-rows`, `draft-forward-end`: only output rows are wrong, in a run with a draft."""
+    """`verify-dropped`, `tree-rows`, `draft-forward-end`: with a draft, only output rows are wrong."""
     if mismatch.share_in("output") < 1.0 or mismatch.facts.draft is False:
         return None
     because = [
