@@ -12,7 +12,7 @@ from moeinspect.runtime.config import RunConfig
 from moeinspect.runtime.device.stream import Jitter
 from moeinspect.runtime.disagg.balancer import Balancer
 from moeinspect.runtime.disagg.worker_args import worker_names
-from moeinspect.runtime.faults import DRAFT_CAPTURE
+from moeinspect.runtime.faults import DRAFT_IS_CAPTURED
 from moeinspect.runtime.machine import machine_key
 from moeinspect.runtime.models.tokenizer import load_tokenizer
 from moeinspect.runtime.models.traffic_prompts import default_requests
@@ -166,8 +166,9 @@ def _check_draft(config: RunConfig, target_vocab: int, draft_vocab: int) -> None
 
 
 def _check_draft_capture(config: RunConfig, target_top_k: int, draft_top_k: int) -> None:
-    if DRAFT_CAPTURE in config.faults and target_top_k != draft_top_k:
+    capturing = [name for name in config.faults if name in DRAFT_IS_CAPTURED]
+    if capturing and target_top_k != draft_top_k:
         raise UsageError(
-            f"--fault {DRAFT_CAPTURE} needs a draft with top-k {target_top_k}, not {draft_top_k}",
+            f"--fault {capturing[0]} needs a draft with top-k {target_top_k}, not {draft_top_k}",
             "use another draft",
         )

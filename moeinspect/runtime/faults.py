@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from moeinspect.runtime.traffic import MIXED_OPT_IN
+from moeinspect.runtime.traffic import CHUNK_SEAMS, MIXED_OPT_IN
 
 SKIP_FINALIZE_PREFILL = "skip-finalize-prefill"
 DRAFT_CAPTURE = "draft-capture"
@@ -23,7 +23,6 @@ TREE_ROWS = "tree-rows"
 VERIFY_DROPPED = "verify-dropped"
 DRAFT_FORWARD_END = "draft-forward-end"
 DRAFT_RECREATES_CAPTURER = "draft-recreates-capturer"
-
 READ_EARLY = "read-early"
 STALE_SLOT = "stale-slot"
 SURPLUS_AFTER_STOP = "surplus-after-stop"
@@ -31,6 +30,9 @@ PREFILL_ONLY_SHORT = "prefill-only-short"
 RETRACT_REROUTE = "retract-reroute"
 MERGE_MISALIGNED = "merge-misaligned"
 BATCH_INDEX_SWAP = "batch-index-swap"
+
+DRAFT_IS_CAPTURED = (DRAFT_CAPTURE, DRAFT_OPTOUT_LATE, BYPASS_DROPS_FLAG, UNGATED_BACKEND)
+"""Faults under which a draft's choices are stored in the target's rows: both must choose as many experts."""
 
 OWN_DRAFT = "the draft made for the target"
 """A need that a MoE draft fulfils; an embedded target's own is turned on."""
@@ -152,6 +154,48 @@ FAULTS: dict[str, Fault] = {
             "sglang#24001, miles#3277",
             "after a weight update the rows of a retracted request are those of the new weights",
             {"weight_updates": OWN_UPDATE},
+        ),
+        Fault(
+            DRAFT_OPTOUT_LATE,
+            "sglang#26980",
+            "the draft opts out after its graphs were captured: replays go on writing into the target's rows",
+            {"draft": OWN_DRAFT, "graph": True},
+        ),
+        Fault(
+            BYPASS_DROPS_FLAG,
+            "sglang#26980",
+            "the fused backend rebuilds its top-k configuration and forgets the draft's opt-out",
+            {"draft": OWN_DRAFT, "backend": "bypass"},
+        ),
+        Fault(
+            UNGATED_BACKEND,
+            "sglang#26980",
+            "the fused backend calls the capturer directly, past the gate that honours the draft's opt-out",
+            {"draft": OWN_DRAFT, "backend": "bypass"},
+        ),
+        Fault(
+            KERNEL_UNCAPTURED,
+            "vllm#44116, flashinfer#3382",
+            "the fused kernel does not export its top-k: nothing is ever captured",
+            {"backend": "bypass"},
+        ),
+        Fault(
+            PADDED_ROWS,
+            "sglang#36404",
+            "prefill graphs capture before padding is masked: it lands under the slots of an older chunk",
+            {"graph": True},
+            CHUNK_SEAMS,
+        ),
+        Fault(
+            GRAPH_STATIC_ROWS,
+            "sglang#12162",
+            "the graphs' static capture buffer is read once, late: a request's decode rows are all the same",
+            {"graph": True},
+        ),
+        Fault(
+            NAN_LOGITS,
+            "SGLang 0.5.17 with mlp_only_layers",
+            "the first dense MLP is not loaded: router logits are NaN, and every cell counts up from 0",
         ),
     )
 }

@@ -45,10 +45,12 @@ class ForwardOutput:
     """What one forward hands back.
 
     `logits` [len(logit_rows), V] float32. `slots` [n] are the KV slots of the first n rows of the capture's
-    device buffer. `hidden` [N, width * H] are the hidden states of all rows that a draft head reads, None if
-    no head asked for them.
+    device buffer; `static`: a decode or verify graph was replayed, which writes them to the same place each
+    time. `hidden` [N, width * H] are the hidden states of all rows that a draft head reads, None if no head
+    asked for them.
     """
 
     logits: torch.Tensor
     slots: torch.Tensor
+    static: bool = False
     hidden: torch.Tensor | None = None

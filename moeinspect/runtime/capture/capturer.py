@@ -48,6 +48,15 @@ class CaptureBuffer:
         for tensor in self.tensors():
             tensor[to_rows] = tensor[from_rows]
 
+    def store(self, slots: torch.Tensor, rows: Sequence[torch.Tensor]) -> None:
+        """Puts `rows` [n, ...], as `tensors` orders them, under `slots` [n]."""
+        for tensor, rows_of_one in zip(self.tensors(), rows, strict=True):
+            tensor[slots] = rows_of_one
+
+    def rows_of(self, slots: torch.Tensor) -> list[torch.Tensor]:
+        """Copies of the rows of `slots` [n], ids first; whatever stands there."""
+        return [tensor[slots] for tensor in self.tensors()]
+
 
 class TopkCaptureOutput:
     """The captured rows of one forward on their way to the host buffer.
@@ -77,8 +86,7 @@ class TopkCaptureOutput:
 
     def finalize(self) -> None:
         """Stores the rows in the host buffer under their KV slots; runs on the host after `copy_done`."""
-        for buffer, rows in zip(self._host.tensors(), self._host_rows, strict=True):
-            buffer[self._slots] = rows
+        self._store()
         self._is_stored = True
         for from_slots, to_slots in self._moves:
             self._host.move(from_slots, to_slots)
@@ -92,6 +100,9 @@ class TopkCaptureOutput:
             self._host.move(from_slots, to_slots)
         else:
             self._moves.append((from_slots, to_slots))
+
+    def _store(self) -> None:
+        self._host.store(self._slots, self._host_rows)
 
 
 class RoutedExpertsCapturer:
@@ -133,7 +144,7 @@ class RoutedExpertsCapturer:
 
     def rows_of(self, slots: torch.Tensor) -> list[torch.Tensor]:
         """The host buffer's rows of these KV slots [n], ids first; whatever stands there."""
-        return [tensor[slots] for tensor in self.host_buffer.tensors()]
+        return self.host_buffer.rows_of(slots)
 
     def put_rows(self, slots: torch.Tensor, rows: Sequence[torch.Tensor]) -> None:
         """Stores rows, as `rows_of` gave them, under KV slots [n]: they follow KV that was moved."""

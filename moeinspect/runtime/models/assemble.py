@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from moeinspect.errors import InputError
+from moeinspect.runtime.faults import NAN_LOGITS, NO_FAULTS, ActiveFaults
 from moeinspect.runtime.layers.attention_plan import HeadLayout
 from moeinspect.runtime.layers.experts import Experts
 from moeinspect.runtime.layers.linear import Linear
@@ -22,19 +23,30 @@ from moeinspect.runtime.topk.config import TopKConfig
 
 
 def assemble(
-    config: ModelConfig, source: WeightSource, *, dtype: torch.dtype, deterministic: bool
+    config: ModelConfig,
+    source: WeightSource,
+    *,
+    dtype: torch.dtype,
+    deterministic: bool,
+    faults: ActiveFaults = NO_FAULTS,
 ) -> Qwen3MoeForCausalLM:
     """Reads all weights; the source must hold them in their expected shapes."""
-    return _Assembler(config, source, dtype, deterministic).model()
+    return _Assembler(config, source, dtype, deterministic, faults).model()
 
 
 class _Assembler:
     def __init__(
-        self, config: ModelConfig, source: WeightSource, dtype: torch.dtype, deterministic: bool
+        self,
+        config: ModelConfig,
+        source: WeightSource,
+        dtype: torch.dtype,
+        deterministic: bool,
+        faults: ActiveFaults,
     ) -> None:
         self._config = config
         self._source = source
         self._dtype = dtype
+        self._faults = faults
         self._heads = HeadLayout(config.num_attention_heads, config.num_key_value_heads, config.head_dim)
         self._tile = _row_tile(config) if deterministic else None
         self._head_tile = tile_rows(config.hidden_size, config.vocab_size) if deterministic else None
@@ -73,7 +85,7 @@ class _Assembler:
             post_attention_norm=self._norm(f"{prefix}.post_attention_layernorm"),
             mlp=self._moe(layer, f"{prefix}.mlp")
             if layer in self._config.moe_layers
-            else self._dense(f"{prefix}.mlp"),
+            else self._dense(layer, f"{prefix}.mlp"),
         )
 
     def _attention(self, layer: int, prefix: str) -> Attention:
@@ -88,9 +100,11 @@ class _Assembler:
             output=self._linear([f"{prefix}.o_proj"], self._config.attention_bias),
         )
 
-    def _dense(self, prefix: str) -> DenseMLP:
-        gate_up = self._read(f"{prefix}.gate_proj.weight", f"{prefix}.up_proj.weight")
-        return DenseMLP(gate_up, self._read(f"{prefix}.down_proj.weight"), self._tile)
+    def _dense(self, layer: int, prefix: str) -> DenseMLP:
+        names = [f"{prefix}.{name}_proj.weight" for name in ("gate", "up", "down")]
+        first = next(i for i in range(layer + 1) if i not in self._config.moe_layers)
+        read = self._leave_unset if NAN_LOGITS in self._faults and layer == first else self._read
+        return DenseMLP(read(*names[:2]), read(names[2]), self._tile)
 
     def _moe(self, layer: int, prefix: str) -> MoELayer:
         config = self._config
@@ -123,11 +137,19 @@ class _Assembler:
         The copy is what keeps the bits: a mapped file may place a tensor at any address, and BLAS may take
         another path on one that is not aligned to 64 bytes.
         """
-        shapes = [self._source.infos[name].shape for name in names]
-        result = torch.empty(sum(shape[0] for shape in shapes), *shapes[0][1:], dtype=self._dtype)
-        for rows, name in zip(torch.split(result, [shape[0] for shape in shapes]), names, strict=True):
+        result = self._room_for(*names)
+        counts = [self._source.infos[name].shape[0] for name in names]
+        for rows, name in zip(torch.split(result, counts), names, strict=True):
             rows.copy_(self._source.tensor(name))
         return result
+
+    def _leave_unset(self, *names: str) -> torch.Tensor:
+        """As `_read` without the copy; what was never written is made sure to be NaN (fault `nan-logits`)."""
+        return self._room_for(*names).fill_(torch.nan)
+
+    def _room_for(self, *names: str) -> torch.Tensor:
+        shapes = [self._source.infos[name].shape for name in names]
+        return torch.empty(sum(shape[0] for shape in shapes), *shapes[0][1:], dtype=self._dtype)
 
 
 def _row_tile(config: ModelConfig) -> int:

@@ -9,6 +9,7 @@ import torch
 
 from moeinspect.errors import InputError
 from moeinspect.runtime.builtin_names import BUILTIN_PREFIX
+from moeinspect.runtime.faults import NO_FAULTS, ActiveFaults
 from moeinspect.runtime.models.assemble import assemble
 from moeinspect.runtime.models.builtin import open_builtin
 from moeinspect.runtime.models.checkpoint import CheckpointFolder
@@ -20,7 +21,9 @@ from moeinspect.runtime.models.qwen3_moe import Qwen3MoeForCausalLM
 from moeinspect.runtime.models.weights import WeightSource
 
 
-def load_model(name_or_path: str, *, dtype: torch.dtype, deterministic: bool) -> Qwen3MoeForCausalLM:
+def load_model(
+    name_or_path: str, *, dtype: torch.dtype, deterministic: bool, faults: ActiveFaults = NO_FAULTS
+) -> Qwen3MoeForCausalLM:
     """Loads `builtin:NAME` or a Hugging Face folder of a Qwen3-MoE.
 
     With `deterministic`, what the model computes for a token depends, bit for bit, on the tokens before it
@@ -32,7 +35,7 @@ def load_model(name_or_path: str, *, dtype: torch.dtype, deterministic: bool) ->
     config, source = _open(name_or_path)
     names = check_tensors(config, source)
     config = replace(config, fingerprint=fingerprint(config, source, names))
-    return assemble(config, source, dtype=dtype, deterministic=deterministic)
+    return assemble(config, source, dtype=dtype, deterministic=deterministic, faults=faults)
 
 
 def _open(name_or_path: str) -> tuple[ModelConfig, WeightSource]:

@@ -12,10 +12,10 @@ from moeinspect.runtime.capture.capturer import (
     get_global_experts_capturer,
     set_global_experts_capturer,
 )
-from moeinspect.runtime.capture.gate import disable_routed_experts_capture_for_draft
-from moeinspect.runtime.faults import DRAFT_CAPTURE, DRAFT_FORWARD_END, DRAFT_RECREATES_CAPTURER, ActiveFaults
+from moeinspect.runtime.faults import DRAFT_FORWARD_END, DRAFT_RECREATES_CAPTURER, ActiveFaults
 from moeinspect.runtime.forward_batch import ForwardBatch, ForwardMode
 from moeinspect.runtime.models.config import ModelConfig
+from moeinspect.runtime.spec.draft_guards import ends_captured, initialize_draft
 from moeinspect.runtime.spec.draft_length import DraftLength
 from moeinspect.runtime.spec.proposer import Proposer
 from moeinspect.runtime.spec.tree import Proposal, TreeShape, best_children
@@ -29,9 +29,9 @@ class DraftModel(Proposer):
     """A draft worker. It shares the target's slots, and has a KV cache and MoE layers of its own.
 
     It makes no capturer, its layers are opted out before the top-k backend is initialised, and its
-    forwards do not end with a capture (the three guards of SGLang PR 26980). Fault `draft-capture` lifts
-    all that matter, `draft-recreates-capturer` the first alone, and `draft-forward-end` the last alone, in
-    the worker that overlaps.
+    forwards do not end with a capture (the three guards of SGLang PR 26980; `draft_guards` has the last
+    two). Fault `draft-capture` lifts all that matter, `draft-recreates-capturer` the first alone, and
+    `draft-forward-end` the last alone, in the worker that overlaps.
     """
 
     def __init__(
@@ -48,12 +48,12 @@ class DraftModel(Proposer):
         self._forwards = forwards
         self._state = state
         self._delayed_copy = delayed_copy
-        self._ends_like_the_target = DRAFT_CAPTURE in faults or (delayed_copy and DRAFT_FORWARD_END in faults)
+        self._ends_like_the_target = ends_captured(forwards, faults) or (
+            delayed_copy and DRAFT_FORWARD_END in faults
+        )
         if DRAFT_RECREATES_CAPTURER in faults:
             _recreate_capturer(forwards.model.config)
-        if DRAFT_CAPTURE not in faults:
-            disable_routed_experts_capture_for_draft(forwards.model)
-        forwards.initialize()
+        initialize_draft(forwards, faults)
 
     def propose(
         self, table_rows: torch.Tensor, num_drafts: int, captures: list[TopkCaptureOutput]

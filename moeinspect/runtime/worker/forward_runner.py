@@ -11,17 +11,19 @@ from moeinspect.runtime.models.qwen3_moe import Qwen3MoeForCausalLM
 class ForwardRunner:
     """A model with its KV cache; target and draft have one each. `run` is for the compute stream."""
 
+    replays_graphs = False
+
     def __init__(
         self, model: Qwen3MoeForCausalLM, kv: KVCache, *, backend: str, faults: ActiveFaults = NO_FAULTS
     ) -> None:
         self.model = model
         self.kv = kv
-        self._backend = backend
+        self.backend = backend
         self._faults = faults
 
     def initialize(self) -> None:
         """Builds the top-k backends and whatever is made from them; a model opts out before."""
-        self.model.init_topk_backend(self._backend, self._faults)
+        self.model.init_topk_backend(self.backend, self._faults)
 
     def replace_model(self, model: Qwen3MoeForCausalLM) -> None:
         """Serves `model`, of the same configuration, from now on; no forward may be running."""

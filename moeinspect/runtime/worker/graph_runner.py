@@ -34,6 +34,8 @@ class GraphRunner(ForwardRunner):
     `max_rows` is the most rows of any forward.
     """
 
+    replays_graphs = True
+
     def __init__(
         self,
         model: Qwen3MoeForCausalLM,
@@ -106,6 +108,7 @@ class GraphSet:
         return ForwardOutput(
             self._model.logits(captured.hidden, batch.logit_rows),
             slots=self._inputs.out_slots[: context.num_rows],
+            static=batch.mode is not ForwardMode.PREFILL,
         )
 
     @torch.no_grad()

@@ -36,5 +36,6 @@ class TargetForwards:
             captures,
             delayed=self._delayed_copy,
             clone=self._clone,
+            static=output.static,
         )
         return output, captured

@@ -12,10 +12,11 @@ from moeinspect.runtime.capture.capturer import (
     set_global_experts_capturer,
 )
 from moeinspect.runtime.capture.collector import RowCollector
+from moeinspect.runtime.capture.static_rows import LateHostBuffer
 from moeinspect.runtime.config import RunConfig
 from moeinspect.runtime.device.event_log import EventLog
 from moeinspect.runtime.device.stream import Device, Jitter
-from moeinspect.runtime.faults import STALE_SLOT, ActiveFaults
+from moeinspect.runtime.faults import GRAPH_STATIC_ROWS, NO_FAULTS, STALE_SLOT, ActiveFaults
 from moeinspect.runtime.memory.host_tier import HostTier, KVMover
 from moeinspect.runtime.memory.kv_cache import KVCache, KVShape
 from moeinspect.runtime.memory.page_allocator import PAGE_SIZE, PageAllocator
@@ -63,6 +64,10 @@ class Worker:
         capturer = RoutedExpertsCapturer(_capture_shape(config, plan, target))
         set_global_experts_capturer(capturer)
         self.device = Device(config.threads, self.log, jitter)
+        if GRAPH_STATIC_ROWS in self.faults:
+            capturer.host_buffer = LateHostBuffer(
+                capturer.shape, capturer.device_buffer, self.device.compute.synchronize
+            )
         state = DeviceState(
             plan.max_running_requests,
             plan.max_len,
@@ -118,11 +123,14 @@ class Worker:
 
 def load_models(config: RunConfig) -> list[Qwen3MoeForCausalLM]:
     """The target, and the draft model if the run has one."""
+
+    def load(name: str, faults: ActiveFaults = NO_FAULTS) -> Qwen3MoeForCausalLM:
+        dtype = DTYPES[config.dtype]
+        return load_model(name, dtype=dtype, deterministic=config.deterministic, faults=faults)
+
     draft = draft_model_of(config.draft)
-    names = [config.model] if draft is None else [config.model, draft]
-    return [
-        load_model(name, dtype=DTYPES[config.dtype], deterministic=config.deterministic) for name in names
-    ]
+    target = load(config.model, ActiveFaults.of(config.faults))
+    return [target] if draft is None else [target, load(draft)]
 
 
 def load_update(config: RunConfig, name: str, target: Qwen3MoeForCausalLM) -> Qwen3MoeForCausalLM:
