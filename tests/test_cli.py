@@ -86,9 +86,6 @@ def test_a_wrong_command_line_is_one_line_and_exit_2(run, argv, message):
 
 
 LATER_RUN = [
-    ["--stop", "x"],
-    ["--draft-topk", "2"],
-    ["--speculative-eagle-topk", "2"],
     ["--redundant-experts", "1"],
     ["--fused-shared-expert"],
     ["--dp-size", "2"],
@@ -154,6 +151,10 @@ def test_what_a_later_version_brings_is_refused_by_name(run, tmp_path, argv):
             ["--weight-update", "4:builtin:tiny", "--target-only"],
             "--target-only and --weight-update 4:builtin",
         ),
+        (["--stop", ""], "--stop: the text is empty; give at least one character"),
+        (["--draft-topk", "2"], "--draft-topk 2: there is no draft; name one with --draft or leave it out"),
+        (["--speculative-eagle-topk", "2"], "--draft-topk 2: there is no draft"),
+        (["--target-only", "--draft-topk", "2"], "--target-only and --draft-topk 2 contradict each other"),
         (["--traffic", "jam"], "--traffic jam: no such traffic; known traffics: shared-prefixes"),
         (["--fault", "no-such"], "--fault no-such: no such fault; known faults: skip-finalize-prefill"),
         (["--backend", "cutlass"], "--backend cutlass: no such top-k backend; known: torch, triton, bypass"),

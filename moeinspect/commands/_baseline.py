@@ -72,8 +72,8 @@ def baseline_config(trace: Trace) -> RunConfig:
 def baseline_requests(trace: Trace, console: Console) -> list[PromptRequest]:
     """Each request of the trace again: its own prompt ids, as many output tokens as it had, no stops.
 
-    What asked for no routed experts asks for none here. A request of which nothing was computed is left
-    out.
+    What asked for no routed experts asks for none here. A request without an output token, because it
+    wanted none or was aborted too early, computes its prompt.
 
     Raises:
         InputError: there is none.
@@ -84,8 +84,8 @@ def baseline_requests(trace: Trace, console: Console) -> list[PromptRequest]:
         request_id, sample = str(trace.requests.id[position]), int(trace.requests.sample[position])
         prompt_len = int(trace.requests.prompt_len[position])
         output_len = int(trace.requests.output_len[position])
-        if not prompt_len or not (output_len or trace.requests.num_rows[position]):
-            console.note(f"nothing of request {request_id!r} was computed: it is left out of the baseline")
+        if not prompt_len:
+            console.note(f"request {request_id!r} has no prompt token and is left out of the baseline")
             continue
         requests.append(
             PromptRequest(
@@ -99,9 +99,7 @@ def baseline_requests(trace: Trace, console: Console) -> list[PromptRequest]:
             )
         )
     if not requests:
-        raise InputError(
-            f"{trace.path}: nothing to compare: no request had ended with a token", "record it again"
-        )
+        raise InputError(f"{trace.path}: nothing to compare: no request had ended", "record it again")
     return requests
 
 

@@ -32,6 +32,16 @@ class DraftOptions:
             help="Tokens proposed per step.",
         ),
     ] = 4
+    draft_topk: Annotated[
+        int,
+        option(
+            "--draft-topk",
+            panel=DRAFT,
+            metavar="N",
+            callback=within(1),
+            help="Branches of the draft's tree; 1 is a chain.",
+        ),
+    ] = 1
     adaptive_draft: Annotated[
         bool,
         option(

@@ -14,13 +14,11 @@ from moeinspect.errors import UsageError
 def refuse_later_run(options: LaterRunOptions) -> None:
     """Raises UsageError if an option of a run was given that this version does not have."""
     refuse_given(
-        ("--stop", options.stop),
         ("--fused-shared-expert", options.fused_shared_expert),
         ("--url", options.url is not None),
         ("--replay", options.replay is not None),
     )
     refuse_above("--redundant-experts", options.redundant_experts, 0)
-    refuse_above("--draft-topk", options.draft_topk, 1)
     refuse_above("--dp-size", options.dp_size, 1)
     refuse_above("--tp-size", options.tp_size, 1)
     refuse_above("--pp-size", options.pp_size, 1)

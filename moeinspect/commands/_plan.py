@@ -14,7 +14,7 @@ from moeinspect.commands._prompts import PromptLine, read_prompts, to_requests
 from moeinspect.commands._run import Run
 from moeinspect.commands._run_options import LaterRunOptions, RunOptions
 from moeinspect.console import Console
-from moeinspect.errors import UsageError
+from moeinspect.errors import InputError, UsageError
 from moeinspect.runtime.builtin_names import BUILTIN_PREFIX, NGRAM
 from moeinspect.runtime.config import RunConfig
 from moeinspect.runtime.records import PromptRequest
@@ -54,6 +54,8 @@ def plan_run(
     refuse_later_run(arguments.later)
     refuse_later_values(options)
     check_backend_name(options.backend)
+    if "" in options.stop:
+        raise UsageError("--stop: the text is empty", "give at least one character")
     if options.prompts is not None and options.traffic:
         raise UsageError("--prompts and --traffic contradict each other", "leave one of them out")
     config, notes = resolve(_config(arguments, disagg), _explicit_fields(call, disagg))
@@ -92,6 +94,7 @@ def _config(arguments: RunArguments, disagg: bool) -> RunConfig:
         "disagg": options.disagg or disagg,
         "transfer": options.transfer.value,
         "dtype": options.dtype.value,
+        "stop": tuple(dict.fromkeys(options.stop)),
         "weight_updates": tuple(map(weight_update, options.weight_update)),
         "traffic": tuple(dict.fromkeys(options.traffic)),
         "faults": tuple(dict.fromkeys(options.fault)),
@@ -147,9 +150,15 @@ def _request_maker(
 ) -> Callable[[LocalRuntime], Sequence[PromptRequest]]:
     def make(runtime: LocalRuntime) -> Sequence[PromptRequest]:
         if prompts is None:
+            if options.stop and not runtime.has_tokenizer:
+                raise InputError(f"--stop: {runtime.config.model} has no tokenizer", "leave it out")
             return runtime.default_requests()
         return to_requests(
-            prompts, runtime, max_new_tokens=options.max_new_tokens, ignore_eos=options.ignore_eos
+            prompts,
+            runtime,
+            max_new_tokens=options.max_new_tokens,
+            ignore_eos=options.ignore_eos,
+            stop=runtime.config.stop,
         )
 
     return make

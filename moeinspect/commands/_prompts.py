@@ -17,7 +17,6 @@ from moeinspect.commands._prompt_values import (
     flag_of,
     integer_of,
     is_integer,
-    shown,
     text_of,
     texts_of,
     token_ids_of,
@@ -93,9 +92,7 @@ def read_prompts(source: str, console: Console) -> list[PromptLine]:
         raise InputError(
             f"{name}: no prompts in it", 'write one JSON object a line, such as {"prompt": "Hi"}'
         )
-    prompts = [
-        _refuse_later(_parse(where, line, str(position))) for position, (where, line) in enumerate(lines)
-    ]
+    prompts = [_parse(where, line, str(position)) for position, (where, line) in enumerate(lines)]
     _check_unique(prompts)
     return prompts
 
@@ -192,21 +189,6 @@ def _load(where: str, line: str) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise InputError(f"{where}: not a JSON object", 'write lines such as {"id": "a", "prompt": "Hi"}')
     return record
-
-
-def _refuse_later(prompt: PromptLine) -> PromptLine:
-    """The line, unless it asks for what this version does not have."""
-    later = (
-        ("stop", bool(prompt.stop), "leave it out"),
-        ("abort_after", prompt.abort_after is not None, "leave it out"),
-    )
-    for key, asked, instead in later:
-        if asked:
-            raise InputError(
-                f'{prompt.where}: "{key}": {shown(getattr(prompt, key))} is not built yet in this version',
-                instead,
-            )
-    return prompt
 
 
 def _prompt_of(where: str, given: dict[str, Any]) -> tuple[str | None, tuple[int, ...] | None]:

@@ -72,6 +72,16 @@ class RequestOptions:
             help="Sample among the K likeliest tokens; 0: among all.",
         ),
     ] = 0
+    stop: Annotated[
+        list[str],
+        option(
+            "--stop",
+            panel=REQUESTS,
+            metavar="STR",
+            help="End the output at this text; may be repeated.",
+            show_default=False,
+        ),
+    ] = field(default_factory=list)
     ignore_eos: Annotated[
         bool,
         option(

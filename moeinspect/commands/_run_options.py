@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated
 
 from moeinspect.commands._choices import Engine
@@ -26,15 +26,6 @@ class RunOptions(MachineOptions, DraftOptions, DisaggOptions, SchedulingOptions,
 class LaterRunOptions:
     """Options of a run that this version knows by name only (see `_later`)."""
 
-    stop: Annotated[list[str], option("--stop", panel=LATER, metavar="STR", help="Stop at this text.")] = (
-        field(default_factory=list)
-    )
-    draft_topk: Annotated[
-        int,
-        option(
-            "--draft-topk", panel=LATER, metavar="N", callback=within(1), help="Branches of the draft's tree."
-        ),
-    ] = 1
     redundant_experts: Annotated[
         int,
         option(

@@ -87,13 +87,11 @@ def test_a_request_without_output_computes_its_prompt(trace):
     assert shown.stderr.getvalue() == ""
 
 
-def test_a_request_of_which_nothing_was_computed_is_left_out_with_a_note(trace):
+def test_a_request_without_a_prompt_is_left_out_with_a_note(trace):
     shown = console()
-    requests = baseline_requests(with_requests(trace, "b", output_len=0, num_rows=0), shown)
+    requests = baseline_requests(with_requests(trace, "b", prompt_len=0, output_len=0, num_rows=0), shown)
     assert [request.id for request in requests] == ["a"]
-    assert shown.stderr.getvalue() == (
-        "nothing of request 'b' was computed: it is left out of the baseline\n"
-    )
+    assert shown.stderr.getvalue() == "request 'b' has no prompt token and is left out of the baseline\n"
 
 
 def test_samples_run_again_under_their_numbers_with_the_seed_of_their_request(trace):

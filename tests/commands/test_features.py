@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from moeinspect.runtime.models.tokenizer import load_tokenizer
 from moeinspect.trace.reader import read_trace
 from moeinspect.trace.schema import FinishReason, Origin, Validity
 
@@ -160,4 +161,68 @@ def test_weights_of_another_shape_are_refused_before_the_run(run, tmp_path):
     assert (done.status, list(tmp_path.iterdir())) == (2, [])
     assert done.error.startswith(
         "--weight-update builtin:tiny-draft: its config differs from that of builtin"
+    )
+
+
+@pytest.mark.parametrize("options", [[], ["--disagg"], ["--draft", "builtin:tiny-draft"]], ids=" ".join)
+def test_stop_strings_end_a_request(run, options, tmp_path):
+    argv = ["--stop", "e", "--stop", "self", "--max-new-tokens", 20, "-o", "t.h5", *options]
+    assert run("capture", *argv).status == 0
+    trace = read_trace(tmp_path / "t.h5")
+    stopped = trace.requests.finish_reason == FinishReason.STOP
+    tokenizer = load_tokenizer("builtin:tiny")
+    assert stopped.sum() >= 6
+    for position in np.flatnonzero(stopped):
+        output = trace.tokens_of(position)[trace.requests.prompt_len[position] :].tolist()
+        assert "e" in tokenizer.decode(output) and "e" not in tokenizer.decode(output[:-1])
+    assert run("diff", "t.h5").status == 0
+
+
+@pytest.mark.parametrize("options", [[], ["--disagg"], ["--draft", "builtin:tiny-draft"]], ids=" ".join)
+def test_clients_that_go_away(captured, options):
+    lines = [
+        {**line, "abort_after": after} for line, after in zip(LINES, [0, 1, 3, 7, 30, None], strict=True)
+    ]
+    trace = captured(*options, lines=lines, new=30)
+    ended = dict(zip(trace.requests.id.tolist(), trace.requests.finish_reason.tolist(), strict=True))
+    assert {name for name, reason in ended.items() if reason == FinishReason.ABORT} >= {"0", "1", "2", "3"}
+    assert ended["5"] != FinishReason.ABORT
+    for position, name in enumerate(trace.requests.id.tolist()):
+        output_len = trace.requests.output_len[position]
+        if ended[name] == FinishReason.ABORT:
+            assert (lines[int(name)]["abort_after"]) <= output_len < 30
+        assert trace.requests.num_rows[position] <= trace.requests.prompt_len[position] + max(
+            0, output_len - 1
+        )
+
+
+@pytest.mark.parametrize("options", [[], ["--disagg"], ["--no-overlap"], ["--graph"]], ids=" ".join)
+def test_draft_trees(captured, options):
+    trace = captured("--draft", "builtin:tiny-draft", "--draft-topk", 2, *options)
+    assert trace.requests.num_accepted.sum() > 0
+
+
+def test_everything_at_once(captured):
+    lines = [
+        {**LINES[0], "n": 2, "stop_token_ids": list(range(0, 1024, 9))},
+        {**LINES[1], "return_routed_experts": False},
+        {**LINES[2], "max_new_tokens": 0},
+        {**LINES[3], "abort_after": 4},
+        *LINES[4:],
+    ]
+    captured(
+        *(
+            "--disagg",
+            "--prefill-workers",
+            2,
+            "--decode-workers",
+            2,
+            "--transfer",
+            "gloo",
+            "--stream",
+            "--graph",
+        ),
+        *("--draft", "builtin:tiny-draft", "--draft-topk", 2, "--temperature", 0.8, "--host-kv-slots", 64),
+        lines=lines,
+        new=20,
     )

@@ -33,8 +33,19 @@ def test_every_key_is_read(tmp_path):
         tmp_path,
         '{"id": "a", "prompt": "Hi", "seed": 7, "max_new_tokens": 3, "return_routed_experts": false, "n": 2}',
     )
-    assert (line.return_routed_experts, line.n) == (False, 2)
     assert (line.id, line.text, line.input_ids, line.seed, line.max_new_tokens) == ("a", "Hi", None, 7, 3)
+    assert (line.return_routed_experts, line.n) == (False, 2)
+
+
+def test_stops_are_one_text_or_several(tmp_path):
+    lines = parse(
+        tmp_path,
+        '{"prompt": "x", "stop": "."}\n{"prompt": "x", "stop": ["a", "b"], "stop_token_ids": [3]}\n'
+        '{"prompt": "x", "stop": []}\n{"prompt": "x", "abort_after": 0}',
+    )
+    assert [line.stop for line in lines] == [(".",), ("a", "b"), (), None]
+    assert [line.stop_token_ids for line in lines] == [(), (3,), (), ()]
+    assert [line.abort_after for line in lines] == [None, None, None, 0]
 
 
 def test_absent_ids_are_the_number_of_the_request(tmp_path):
@@ -114,7 +125,6 @@ GOOD = '{"id": "good", "prompt": "x"}\n'
         ('{"prompt": "x", "max_new_tokens": "3"}', '"max_new_tokens" is "3"; give an integer from 0'),
         ('{"prompt": "x", "max_new_tokens": -1}', '"max_new_tokens" is -1'),
         ('{"prompt": "x", "max_new_tokens": false}', '"max_new_tokens" is false'),
-        ('{"prompt": "x", "stop": "."}', '"stop": ["."] is not built yet in this version'),
         ('{"prompt": "x", "n": 0}', '"n" is 0'),
         ('{"prompt": "x", "return_routed_experts": 1}', '"return_routed_experts" is not true or false'),
         ('{"prompt": "x", "stop": 3}', '"stop" is not text'),
