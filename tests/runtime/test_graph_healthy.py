@@ -1,6 +1,7 @@
 """With graphs, too, any difference from target-only is a bug."""
 
 import functools
+from dataclasses import replace
 
 import pytest
 from runtime_harness import DRAFT, RandomDelays, RandomPolicy, assert_identical, requests, run, target_only
@@ -26,6 +27,10 @@ def baseline(dtype="float32", **options):
         {"overlap": False, "draft": DRAFT},
         {"draft": DRAFT, "chunked_prefill_size": 8, "num_draft_tokens": 2},
         {"disagg": True, "draft": DRAFT},
+        {"draft": DRAFT, "draft_topk": 3, "num_draft_tokens": 6},
+        {"draft": DRAFT, "adaptive_draft": True, "num_draft_tokens": 6},
+        {"draft": "ngram", "prefix_cache": True, "host_kv_slots": 256, "num_kv_slots": 160},
+        {"backend": "bypass", "draft": DRAFT, "prefix_cache": True},
     ],
     ids=lambda options: ",".join(f"{k}={v}" for k, v in options.items()),
 )
@@ -43,6 +48,26 @@ def test_random_schedules_give_the_bits_of_target_only(seed):
 def test_random_delays_on_every_stream_change_nothing(options):
     config = RunConfig(graph=True, temperature=1.0, seed=3, **options)
     assert_identical(run(config, PROMPTS, jitter=RandomDelays(1)), baseline(temperature=1.0, seed=3))
+
+
+@pytest.mark.parametrize("backend", ["torch", "bypass"])
+def test_new_weights_are_captured_anew(backend):
+    config = RunConfig(weight_updates=((6, "builtin:tiny-updated"),), overlap=False, backend=backend)
+    eager, replayed = run(config, PROMPTS), run(replace(config, graph=True), PROMPTS)
+    assert_identical(replayed, eager)
+    assert {v for ended in eager.values() for v in ended.weight_version.tolist()} == {0, 1}
+    for request_id, ended in eager.items():
+        assert replayed[request_id].weight_version.tolist() == ended.weight_version.tolist()
+
+
+def test_the_kernel_that_writes_the_ids_itself_gives_the_same_experts():
+    prompts = [replace(PROMPTS[i], prompt_ids=PROMPTS[i].prompt_ids[:3], max_new_tokens=3) for i in (0, 2)]
+    want = target_only(RunConfig(), prompts)
+    for graph in (False, True):
+        seen = run(RunConfig(backend="triton", graph=graph), prompts)
+        for request_id, expected in want.items():
+            assert seen[request_id].output_ids.tolist() == expected.output_ids.tolist()
+            assert seen[request_id].expert_ids.tolist() == expected.expert_ids.tolist()
 
 
 def test_a_run_with_graphs_replays_them_in_every_forward(monkeypatch):
