@@ -14,6 +14,8 @@ from moeinspect.runtime.disagg.balancer import Balancer
 from moeinspect.runtime.disagg.worker_args import worker_names
 from moeinspect.runtime.faults import DRAFT_IS_CAPTURED
 from moeinspect.runtime.machine import machine_key
+from moeinspect.runtime.models.config import ModelConfig
+from moeinspect.runtime.models.draft_heads import HEAD_ARCHITECTURES
 from moeinspect.runtime.models.tokenizer import load_tokenizer
 from moeinspect.runtime.models.traffic_prompts import default_requests
 from moeinspect.runtime.plan import check_requests, make_plan
@@ -47,7 +49,7 @@ class LocalRuntime:
         self._model_configs = [model.config for model in models]
         target = self._model_configs[0]
         if len(models) == 2:
-            _check_draft(config, self._model_configs[0].vocab_size, self._model_configs[1].vocab_size)
+            _check_draft(config, *self._model_configs)
             _check_draft_capture(config, target.top_k, self._model_configs[1].top_k)
         self.model = ModelSummary(
             name=target.name,
@@ -156,12 +158,18 @@ class LocalRuntime:
         return Request(prompt, self._seed(prompt), eos, self.decode if prompt.stop else None)
 
 
-def _check_draft(config: RunConfig, target_vocab: int, draft_vocab: int) -> None:
-    if target_vocab != draft_vocab:
+def _check_draft(config: RunConfig, target: ModelConfig, draft: ModelConfig) -> None:
+    if target.vocab_size != draft.vocab_size:
         raise UsageError(
-            f"--draft {config.draft} has a vocabulary of {draft_vocab}, the target {config.model} of "
-            f"{target_vocab}",
+            f"--draft {config.draft} has a vocabulary of {draft.vocab_size}, the target {config.model} of "
+            f"{target.vocab_size}",
             "use a draft that was made for this target",
+        )
+    if draft.architecture in HEAD_ARCHITECTURES and target.hidden_size != draft.hidden_size:
+        raise UsageError(
+            f"--draft {config.draft} reads hidden states of {draft.hidden_size} numbers, those of "
+            f"{config.model} have {target.hidden_size}",
+            "use a draft head that was made for this target",
         )
 
 

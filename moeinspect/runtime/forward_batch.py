@@ -33,6 +33,7 @@ class ForwardBatch:
     extend_lens: tuple[int, ...]  # B numbers of rows, host-known
     slot_table: torch.Tensor  # [B, max_len] int64
     logit_rows: torch.Tensor  # [n] int64: rows whose logits are wanted
+    input_hidden: torch.Tensor | None = None  # [N, *]: what a draft head reads beside the tokens
 
     @property
     def num_rows(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -38,7 +38,8 @@ class ForwardContext:
 
     `cos` and `sin` [padded, 1, head_dim] are read by launches, the other fields inside kernels, so that a
     replayed graph sees those of the batch it is replayed for. `num_rows` rows reach the routers: the real
-    ones. `plan` is None in the ordinary, not bit-exact mode.
+    ones. `plan` is None in the ordinary, not bit-exact mode. `input_hidden` [padded, H] is what a draft head
+    reads beside the tokens; `kept_hidden` collects hidden states [padded, H] that a draft head asked for.
     """
 
     kv: KVCache
@@ -48,3 +49,5 @@ class ForwardContext:
     plan: AttentionPlan | None
     num_rows: int
     launch: Launch = launch_now
+    input_hidden: torch.Tensor | None = None
+    kept_hidden: list[torch.Tensor] = field(default_factory=list)

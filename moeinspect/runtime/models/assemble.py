@@ -31,10 +31,12 @@ def assemble(
     faults: ActiveFaults = NO_FAULTS,
 ) -> Qwen3MoeForCausalLM:
     """Reads all weights; the source must hold them in their expected shapes."""
-    return _Assembler(config, source, dtype, deterministic, faults).model()
+    return Assembler(config, source, dtype, deterministic, faults).model()
 
 
-class _Assembler:
+class Assembler:
+    """Turns the tensors of one checkpoint into the parts of a model."""
+
     def __init__(
         self,
         config: ModelConfig,
@@ -52,6 +54,7 @@ class _Assembler:
         self._head_tile = tile_rows(config.hidden_size, config.vocab_size) if deterministic else None
 
     def model(self) -> Qwen3MoeForCausalLM:
+        """The whole model of the configuration."""
         config = self._config
         embedding = self._read("model.embed_tokens.weight")
         head = embedding if config.tie_word_embeddings else self._read(LM_HEAD)

@@ -10,6 +10,7 @@ from moeinspect.runtime.builtin_names import BUILTIN_PREFIX
 from moeinspect.runtime.models.checkpoint import CheckpointFolder
 from moeinspect.runtime.models.config import ModelConfig
 from moeinspect.runtime.models.folder import read_folder_config
+from moeinspect.runtime.models.random_heads import RANDOM_HEADS, random_head
 from moeinspect.runtime.models.random_pair import RANDOM_NAMES, random_model
 from moeinspect.runtime.models.updated import SUFFIX, UpdatedWeights
 from moeinspect.runtime.models.weights import WeightSource
@@ -32,7 +33,8 @@ def open_builtin(name: str) -> tuple[ModelConfig, WeightSource]:
     folder = trained_folder(name)
     if folder is not None:
         return replace(read_folder_config(folder), name=name), CheckpointFolder(folder)
-    return random_model(name.removeprefix(BUILTIN_PREFIX))
+    short = name.removeprefix(BUILTIN_PREFIX)
+    return random_head(short) if short in RANDOM_HEADS else random_model(short)
 
 
 def trained_folder(name: str) -> Path | None:
@@ -42,7 +44,8 @@ def trained_folder(name: str) -> Path | None:
         InputError: no such embedded model.
     """
     short = name.removeprefix(BUILTIN_PREFIX).removesuffix(SUFFIX)
-    if short not in _TRAINED and short not in RANDOM_NAMES:
-        known = ", ".join(BUILTIN_PREFIX + known for known in (*_TRAINED, *RANDOM_NAMES))
+    names = (*_TRAINED, *RANDOM_NAMES, *RANDOM_HEADS)
+    if short not in names:
+        known = ", ".join(BUILTIN_PREFIX + known for known in names)
         raise InputError(f"{name}: no such embedded model", f"there are {known}")
     return _TRAINED.get(short)

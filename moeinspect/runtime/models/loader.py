@@ -11,9 +11,11 @@ from moeinspect.errors import InputError
 from moeinspect.runtime.builtin_names import BUILTIN_PREFIX
 from moeinspect.runtime.faults import NO_FAULTS, ActiveFaults
 from moeinspect.runtime.models.assemble import assemble
+from moeinspect.runtime.models.assemble_head import assemble_head
 from moeinspect.runtime.models.builtin import open_builtin
 from moeinspect.runtime.models.checkpoint import CheckpointFolder
 from moeinspect.runtime.models.config import ModelConfig
+from moeinspect.runtime.models.draft_heads import HEAD_ARCHITECTURES
 from moeinspect.runtime.models.expected import check_tensors
 from moeinspect.runtime.models.fingerprint import fingerprint
 from moeinspect.runtime.models.folder import read_folder_config
@@ -33,6 +35,9 @@ def load_model(
         InputError: no such model, another architecture, or a damaged checkpoint.
     """
     config, source = _open(name_or_path)
+    if config.architecture in HEAD_ARCHITECTURES:
+        config = replace(config, fingerprint=fingerprint(config, source, source.infos))
+        return assemble_head(config, source, dtype=dtype, deterministic=deterministic)
     names = check_tensors(config, source)
     config = replace(config, fingerprint=fingerprint(config, source, names))
     return assemble(config, source, dtype=dtype, deterministic=deterministic, faults=faults)

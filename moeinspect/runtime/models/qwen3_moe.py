@@ -76,8 +76,14 @@ class DecoderLayer:
 
     def __call__(self, x: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         """[padded N, H] to [padded N, H]."""
+        attended = self.attention(context.launch("normed", self.input_norm, x), context)
+        return self.after_attention(x, attended, context)
+
+    def after_attention(
+        self, x: torch.Tensor, attended: torch.Tensor, context: ForwardContext
+    ) -> torch.Tensor:
+        """The rest of the layer: adds the attention's output to the residual `x`, then the MLP's."""
         launch = context.launch
-        attended = self.attention(launch("normed", self.input_norm, x), context)
         x = launch("residual", torch.add, x, attended)
         normed = launch("normed", self.post_attention_norm, x)
         if isinstance(self.mlp, MoELayer):
@@ -91,8 +97,12 @@ class Qwen3MoeForCausalLM:
     """A loaded model.
 
     `tile` is the number of rows of a tile in the layers, `head_tile` in the final norm and `lm_head`; both
-    are None in the ordinary mode.
+    are None in the ordinary mode. `kept_layers` are the numbers of layers after which hidden states are kept
+    for a draft head.
     """
+
+    input_hidden_size = 0
+    """Width of the hidden states that a forward reads beside its tokens."""
 
     def __init__(
         self,
@@ -113,6 +123,7 @@ class Qwen3MoeForCausalLM:
         self._lm_head = lm_head
         self.tile = tile
         self._head_tile = head_tile
+        self.kept_layers: tuple[int, ...] = ()
         self._heads = HeadLayout(config.num_attention_heads, config.num_key_value_heads, config.head_dim)
         self._rotary = RotaryEmbedding(config.head_dim, config.rope_theta, self.dtype)
 
@@ -134,7 +145,9 @@ class Qwen3MoeForCausalLM:
     def run(self, batch: ForwardBatch, kv: KVCache) -> ForwardOutput:
         """Computes the rows of `batch`; stores their keys and values under `batch.out_slots`."""
         if batch.num_rows == 0:
-            return ForwardOutput(torch.zeros(0, self.config.vocab_size), slots=batch.out_slots)
+            nothing = torch.zeros(0, len(self.kept_layers) * self.config.hidden_size, dtype=self.dtype)
+            hidden = nothing if self.kept_layers else None
+            return ForwardOutput(torch.zeros(0, self.config.vocab_size), slots=batch.out_slots, hidden=hidden)
         cos, sin = self.rotary_tables(batch)
         context = ForwardContext(
             kv,
@@ -143,9 +156,23 @@ class Qwen3MoeForCausalLM:
             batch=batch,
             plan=self.attention_plan(batch),
             num_rows=batch.num_rows,
+            input_hidden=None if batch.input_hidden is None else _pad(batch.input_hidden, self.tile),
         )
         x = self.run_layers(_pad(batch.input_ids, self.tile), context)
-        return ForwardOutput(self.logits(x, batch.logit_rows), slots=batch.out_slots)
+        hidden = self.kept_hidden(context, batch.num_rows)
+        return ForwardOutput(self.logits(x, batch.logit_rows), slots=batch.out_slots, hidden=hidden)
+
+    def keep_hidden(self, layers: tuple[int, ...]) -> None:
+        """Has forwards hand back the hidden states after so many layers each; set before graphs are captured.
+
+        Mirrors `set_eagle3_layers_to_capture` of SGLang's models.
+        """
+        self.kept_layers = layers
+
+    def kept_hidden(self, context: ForwardContext, num_rows: int) -> torch.Tensor | None:
+        """The kept hidden states of a forward that ran, side by side [num_rows, len(kept_layers) * H]."""
+        kept = [hidden[:num_rows] for hidden in context.kept_hidden]
+        return torch.cat(kept, dim=1) if kept else None
 
     def run_layers(self, input_ids: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         """Embedding and layers: `input_ids` [padded N] to hidden states [padded N, H].
@@ -154,9 +181,14 @@ class Qwen3MoeForCausalLM:
         captured from it.
         """
         x = context.launch("residual", self._embedding.index_select, 0, input_ids)
-        for layer in self._layers:
+        for number, layer in enumerate(self._layers, start=1):
             x = layer(x, context)
+            self._keep(number, x, context)
         return x
+
+    def _keep(self, number: int, x: torch.Tensor, context: ForwardContext) -> None:
+        if number in self.kept_layers:
+            context.kept_hidden.append(context.launch(f"kept {number}", torch.clone, x))
 
     def logits(self, hidden: torch.Tensor, logit_rows: torch.Tensor) -> torch.Tensor:
         """Logits [n, V] float32 of the rows `logit_rows` [n] of `hidden` [padded N, H]."""

@@ -13,8 +13,9 @@ from moeinspect.runtime.capture.capturer import (
     set_global_experts_capturer,
 )
 from moeinspect.runtime.faults import DRAFT_FORWARD_END, DRAFT_RECREATES_CAPTURER, ActiveFaults
-from moeinspect.runtime.forward_batch import ForwardBatch, ForwardMode
+from moeinspect.runtime.forward_batch import ForwardBatch, ForwardMode, ForwardOutput
 from moeinspect.runtime.models.config import ModelConfig
+from moeinspect.runtime.models.draft_heads import DraftHead
 from moeinspect.runtime.spec.draft_guards import ends_captured, initialize_draft
 from moeinspect.runtime.spec.draft_length import DraftLength
 from moeinspect.runtime.spec.proposer import Proposer
@@ -27,6 +28,8 @@ from moeinspect.runtime.worker.forward_runner import ForwardRunner
 
 class DraftModel(Proposer):
     """A draft worker. It shares the target's slots, and has a KV cache and MoE layers of its own.
+
+    A `DraftHead` reads hidden states beside tokens: the target's where the target has run, else its own.
 
     It makes no capturer, its layers are opted out before the top-k backend is initialised, and its
     forwards do not end with a capture (the three guards of SGLang PR 26980; `draft_guards` has the last
@@ -47,6 +50,7 @@ class DraftModel(Proposer):
         super().__init__(length, width)
         self._forwards = forwards
         self._state = state
+        self._head = forwards.model if isinstance(forwards.model, DraftHead) else None
         self._delayed_copy = delayed_copy
         self._ends_like_the_target = ends_captured(forwards, faults) or (
             delayed_copy and DRAFT_FORWARD_END in faults
@@ -65,7 +69,15 @@ class DraftModel(Proposer):
 
     def extend(self, inputs: ForwardBatch, captures: list[TopkCaptureOutput]) -> None:
         """Computes the draft's KV for rows that the target ran; a chain's come in the target's layout."""
+        hidden = inputs.input_hidden
+        if self._head is not None and hidden is not None:
+            inputs = replace(inputs, input_hidden=self._head.reduce(hidden))
         self._forward(inputs, captures)
+
+    def _last_hidden(self, table_rows: torch.Tensor) -> torch.Tensor | None:
+        """What a head reads with the token sampled last [B, H]; None for other drafts."""
+        hidden = self._state.last_hidden
+        return None if self._head is None or hidden is None else self._head.reduce(hidden[table_rows])
 
     def _propose_chain(
         self, table_rows: torch.Tensor, num_drafts: int, captures: list[TopkCaptureOutput]
@@ -74,11 +86,13 @@ class DraftModel(Proposer):
         token = state.last_token[table_rows]
         start = state.next_position[table_rows]
         output_position = state.output_position[table_rows]
+        hidden = self._last_hidden(table_rows)
         drafts: list[torch.Tensor] = []
         for i in range(num_drafts):
             inputs = extend_inputs(ForwardMode.DECODE, table_rows, token[:, None], start + i, state)
-            logits = self._forward(inputs, captures)
-            token = state.sample(logits, table_rows, output_position + i)
+            output = self._forward(replace(inputs, input_hidden=hidden), captures)
+            hidden = output.hidden
+            token = state.sample(output.logits, table_rows, output_position + i)
             drafts.append(token)
         return Proposal(torch.stack(drafts, dim=1))
 
@@ -96,6 +110,7 @@ class DraftModel(Proposer):
         tokens = state.last_token[table_rows][:, None]
         paths = torch.zeros(B, 1, 1, dtype=torch.int64)
         scores = torch.zeros(B, 1, dtype=torch.float64)
+        hidden = self._last_hidden(table_rows)
         all_tokens: list[torch.Tensor] = []
         all_parents: list[torch.Tensor] = []
         for depth, width in enumerate(shape.level_widths, start=1):
@@ -105,22 +120,26 @@ class DraftModel(Proposer):
             )
             rows = table_rows.repeat_interleave(len(above))
             positions = (output_position + depth - 1).repeat_interleave(len(above))
-            values = state.perturbed(self._forward(inputs, captures), rows, positions).double()
+            output = self._forward(replace(inputs, input_hidden=hidden), captures)
+            values = state.perturbed(output.logits, rows, positions).double()
             chosen = best_children(scores, values.view(B, len(above), -1), width)
             tokens, scores, parents = chosen.tokens, chosen.scores, chosen.parents
             all_tokens.append(tokens)
             all_parents.append(parents + above.start)
+            if output.hidden is not None:
+                hidden = output.hidden.view(B, len(above), -1)[torch.arange(B)[:, None], parents]
+                hidden = hidden.flatten(0, 1)
             own = torch.tensor(shape.level(depth)).expand(B, -1)
             inherited = paths.gather(1, parents[:, :, None].expand(-1, -1, depth))
             paths = torch.cat([inherited, own[:, :, None]], dim=2)
         return Proposal(torch.cat(all_tokens, dim=1), shape, torch.cat(all_parents, dim=1))
 
-    def _forward(self, inputs: ForwardBatch, captures: list[TopkCaptureOutput]) -> torch.Tensor:
+    def _forward(self, inputs: ForwardBatch, captures: list[TopkCaptureOutput]) -> ForwardOutput:
         output = self._forwards.run(inputs)
         capturer = get_global_experts_capturer()
         if self._ends_like_the_target and capturer is not None:
             end_of_forward(capturer, output.slots, captures, delayed=self._delayed_copy)
-        return output.logits
+        return output
 
 
 def _recreate_capturer(draft: ModelConfig) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from moeinspect.runtime.capture.capturer import TopkCaptureOutput
@@ -11,6 +13,7 @@ from moeinspect.runtime.spec.tree import Proposal
 from moeinspect.runtime.spec.verify import accept_matching
 from moeinspect.runtime.worker.batches import extend_inputs
 from moeinspect.runtime.worker.device_state import DeviceState
+from moeinspect.runtime.worker.hidden import hidden_before
 from moeinspect.runtime.worker.target_forwards import TargetForwards
 
 
@@ -38,4 +41,9 @@ def verify_chain(
     counts = accept_matching(proposal.tokens, tokens) + 1
     state.advance(table_rows, tokens, counts)
     result.device_tokens, result.device_num_tokens = tokens, counts
-    return inputs
+    if output.hidden is None or state.last_hidden is None:
+        return inputs
+    before = hidden_before(output.hidden, inputs, table_rows, state)
+    last = output.hidden.view(len(table_rows), width, -1)[torch.arange(len(table_rows)), counts - 1]
+    state.last_hidden[table_rows] = last
+    return replace(inputs, input_hidden=before)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from moeinspect.runtime.capture.capturer import TopkCaptureOutput
@@ -13,6 +15,7 @@ from moeinspect.runtime.spec.tree import Proposal
 from moeinspect.runtime.spec.verify import accept_path
 from moeinspect.runtime.worker.batches import extend_inputs, tree_inputs
 from moeinspect.runtime.worker.device_state import DeviceState
+from moeinspect.runtime.worker.hidden import hidden_before
 from moeinspect.runtime.worker.target_forwards import TargetForwards
 
 
@@ -54,7 +57,13 @@ def verify_tree(
     fed = torch.cat([ids[:, :1], tokens[:, :-1]], dim=1)
     beyond = torch.arange(shape.depth + 1) > accepted[:, None]
     fed = torch.where(beyond, tokens.gather(1, accepted[:, None]), fed)
-    return extend_inputs(ForwardMode.VERIFY, table_rows, fed, start, state)
+    ran = extend_inputs(ForwardMode.VERIFY, table_rows, fed, start, state)
+    if output.hidden is None or state.last_hidden is None:
+        return ran
+    along = output.hidden.view(B, num_rows, -1)[torch.arange(B)[:, None], path]
+    before = hidden_before(along.flatten(0, 1), ran, table_rows, state)
+    state.last_hidden[table_rows] = along[torch.arange(B), accepted]
+    return replace(ran, input_hidden=before)
 
 
 def _compact(

@@ -27,6 +27,7 @@ class ForwardRunner:
 
     def replace_model(self, model: Qwen3MoeForCausalLM) -> None:
         """Serves `model`, of the same configuration, from now on; no forward may be running."""
+        model.keep_hidden(self.model.kept_layers)
         self.model = model
         self.initialize()
 

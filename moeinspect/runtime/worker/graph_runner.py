@@ -109,6 +109,7 @@ class GraphSet:
             self._model.logits(captured.hidden, batch.logit_rows),
             slots=self._inputs.out_slots[: context.num_rows],
             static=batch.mode is not ForwardMode.PREFILL,
+            hidden=self._model.kept_hidden(context, batch.num_rows),
         )
 
     @torch.no_grad()
@@ -124,6 +125,7 @@ class GraphSet:
             plan=None,
             num_rows=0,
             launch=graph.launch,
+            input_hidden=self._inputs.hidden[:padded],
         )
         hidden = self._model.run_layers(self._inputs.input_ids[:padded], context)
         return _CapturedForward(graph, context, hidden)
@@ -151,6 +153,7 @@ class StaticInputs:
         self.out_slots = torch.zeros(max_rows, dtype=torch.int64)
         self.cos = torch.zeros(table, dtype=model.dtype)
         self.sin = torch.zeros(table, dtype=model.dtype)
+        self.hidden = torch.zeros(padded, model.input_hidden_size, dtype=model.dtype)
 
     def load(self, batch: ForwardBatch, model: Qwen3MoeForCausalLM) -> None:
         """Copies a batch's inputs in."""
@@ -159,6 +162,8 @@ class StaticInputs:
         self.input_ids[n:] = 0
         self.out_slots[:n] = batch.out_slots
         self.cos[:n], self.sin[:n] = model.rotary_tables(batch)
+        if batch.input_hidden is not None:
+            self.hidden[:n] = batch.input_hidden
 
 
 def _empty_batch() -> ForwardBatch:

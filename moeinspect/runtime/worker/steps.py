@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from moeinspect.runtime.capture.capturer import TopkCaptureOutput
@@ -9,6 +11,7 @@ from moeinspect.runtime.forward_batch import ForwardBatch, ForwardMode
 from moeinspect.runtime.scheduler.batch import ScheduledBatch, StepResult
 from moeinspect.runtime.worker.batches import extend_inputs, prefill_inputs
 from moeinspect.runtime.worker.device_state import DeviceState
+from moeinspect.runtime.worker.hidden import hidden_before, remember_last_rows
 from moeinspect.runtime.worker.target_forwards import TargetForwards
 
 
@@ -27,6 +30,10 @@ def prefill(
     """
     inputs = prefill_inputs(batch, table_rows, state)
     output, _ = target.run(inputs, captures)
+    ran = inputs
+    if output.hidden is not None:
+        ran = replace(inputs, input_hidden=hidden_before(output.hidden, inputs, table_rows, state))
+        remember_last_rows(output.hidden, inputs, table_rows, state)
     sampling = batch.sampling_requests
     output_positions = torch.tensor([r.fill_output_position for r in sampling], dtype=torch.int64)
     tokens = state.sample(output.logits, sampling_rows, output_positions)
@@ -34,7 +41,9 @@ def prefill(
     state.begin(sampling_rows, tokens, next_positions, output_positions + 1)
     result.device_tokens = tokens[:, None]
     result.device_num_tokens = torch.ones_like(tokens)
-    return inputs
+    if state.last_hidden is not None:
+        result.device_hidden = state.last_hidden[sampling_rows]
+    return ran
 
 
 def decode(table_rows: torch.Tensor, target: TargetForwards, state: DeviceState, result: StepResult) -> None:

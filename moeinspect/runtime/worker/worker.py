@@ -23,6 +23,7 @@ from moeinspect.runtime.memory.page_allocator import PAGE_SIZE, PageAllocator
 from moeinspect.runtime.memory.radix_cache import RadixCache
 from moeinspect.runtime.memory.request_pool import RequestPool
 from moeinspect.runtime.models.config import ModelConfig
+from moeinspect.runtime.models.draft_heads import DraftHead
 from moeinspect.runtime.models.loader import load_model
 from moeinspect.runtime.models.qwen3_moe import Qwen3MoeForCausalLM
 from moeinspect.runtime.plan import Plan
@@ -72,6 +73,7 @@ class Worker:
             plan.max_running_requests,
             plan.max_len,
             SamplingParams(config.temperature, config.top_p, config.top_k),
+            hidden=_room_for_hidden(models, plan),
         )
         # A draft opts out before its backends are built, and graphs are captured from backends: each
         # takes the configuration that it finds.
@@ -122,7 +124,11 @@ class Worker:
 
 
 def load_models(config: RunConfig) -> list[Qwen3MoeForCausalLM]:
-    """The target, and the draft model if the run has one."""
+    """The target, and the draft model if the run has one.
+
+    Raises:
+        InputError: a model cannot be loaded, or the target is a draft head.
+    """
 
     def load(name: str, faults: ActiveFaults = NO_FAULTS) -> Qwen3MoeForCausalLM:
         dtype = DTYPES[config.dtype]
@@ -130,7 +136,21 @@ def load_models(config: RunConfig) -> list[Qwen3MoeForCausalLM]:
 
     draft = draft_model_of(config.draft)
     target = load(config.model, ActiveFaults.of(config.faults))
+    if isinstance(target, DraftHead):
+        raise InputError(
+            f"{config.model} is a draft head and cannot run alone", f"use it with --draft {config.model}"
+        )
     return [target] if draft is None else [target, load(draft)]
+
+
+def _room_for_hidden(models: list[Qwen3MoeForCausalLM], plan: Plan) -> torch.Tensor | None:
+    """Has the target keep the hidden states that a draft head reads, and makes room for the last of them."""
+    target, head = models[0], models[-1]
+    if not isinstance(head, DraftHead):
+        return None
+    target.keep_hidden(head.target_layers(target.config.num_hidden_layers))
+    width = len(target.kept_layers) * target.config.hidden_size
+    return torch.zeros(plan.max_running_requests, width, dtype=target.dtype)
 
 
 def load_update(config: RunConfig, name: str, target: Qwen3MoeForCausalLM) -> Qwen3MoeForCausalLM:

@@ -13,17 +13,26 @@ LOOP = tuple([7, 11, 13, 17] * 5)
 PROMPTS = (*requests(), PromptRequest("loop", LOOP, 20))
 """The last prompt repeats itself, so that n-grams have something to find."""
 
+CACHED = {"prefix_cache": True, "num_kv_slots": 168, "graph": True}
+"""Few slots, so that requests are retracted and prefixes evicted."""
+
 KINDS = {
     "ngram": {"draft": "ngram"},
     "tree": {"draft": DRAFT, "draft_topk": 3, "num_draft_tokens": 8},
     "ngram-tree": {"draft": "ngram", "draft_topk": 2, "num_draft_tokens": 5},
+    "nextn": {"model": "builtin:random", "draft": "builtin:random-nextn"},
+    "eagle3-tree": {"model": "builtin:random", "draft": "builtin:random-eagle3", "draft_topk": 2},
     "adaptive": {"draft": DRAFT, "num_draft_tokens": 7, "adaptive_draft": True},
 }
 
 
 @functools.cache
-def baseline(sampled, dtype="float32"):
-    return target_only(config(sampled, dtype=dtype), PROMPTS)
+def run_plain(model, sampled, dtype):
+    return target_only(config(sampled, model=model, dtype=dtype), PROMPTS)
+
+
+def baseline(kind, sampled, dtype="float32"):
+    return run_plain(KINDS[kind].get("model", "builtin:tiny"), sampled, dtype)
 
 
 def config(sampled, **options):
@@ -38,17 +47,23 @@ def accepted_share(seen):
 @pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "sampled"])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"overlap": False}, {"chunked_prefill_size": 8, "max_running_requests": 3}, {"disagg": True}],
+    [
+        {},
+        {"overlap": False},
+        {"chunked_prefill_size": 8, "max_running_requests": 3},
+        {"disagg": True},
+        CACHED,
+    ],
     ids=lambda options: ",".join(f"{k}={v}" for k, v in options.items()),
 )
 def test_every_kind_of_draft_gives_the_bits_of_target_only(kind, sampled, options):
-    assert_identical(run(config(sampled, **KINDS[kind], **options), PROMPTS), baseline(sampled))
+    assert_identical(run(config(sampled, **KINDS[kind], **options), PROMPTS), baseline(kind, sampled))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_bfloat16_gives_the_bits_of_target_only(kind):
     seen = run(config(True, **KINDS[kind], dtype="bfloat16"), PROMPTS)
-    assert_identical(seen, baseline(True, "bfloat16"))
+    assert_identical(seen, baseline(kind, True, "bfloat16"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -56,14 +71,14 @@ def test_bfloat16_gives_the_bits_of_target_only(kind):
 def test_random_schedules_give_the_bits_of_target_only(kind, seed):
     options = {**KINDS[kind], "overlap": seed % 2 == 0}
     seen = run(config(seed > 1, **options), PROMPTS, policy=RandomPolicy(seed))
-    assert_identical(seen, baseline(seed > 1))
+    assert_identical(seen, baseline(kind, seed > 1))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("disagg", [False, True], ids=["unified", "disagg"])
 def test_random_delays_on_every_stream_change_nothing(kind, disagg):
     seen = run(config(True, **KINDS[kind], disagg=disagg), PROMPTS, jitter=RandomDelays(1))
-    assert_identical(seen, baseline(True))
+    assert_identical(seen, baseline(kind, True))
 
 
 @pytest.mark.parametrize("disagg", [False, True], ids=["unified", "disagg"])
