@@ -45,7 +45,7 @@ def row_shift_findings(
                 "agreement_unshifted": shift.unshifted,
                 "positions": [first, last],
                 "seam": first,
-                "seam_at_prompt_end": first == prompt_len,
+                "seam_at_prompt_end": first in (prompt_len, prompt_len - shift.lag),
             },
         )
 

@@ -49,9 +49,9 @@ def _stale(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
             "the run was disaggregated, and the worker that answered says that it never computed the prompt"
         )
         return diagnosis("no-merge", 0.9, because, trace)
-    if cached_rows(trace)[stale].mean() >= 0.9:
-        because.append("only rows of cached prefixes are stale: KV was moved there without its rows")
-        return diagnosis("stale-slot", 0.9 if facts.host_tier else 0.8, because, trace)
+    if cached_rows(trace)[stale].mean() >= (0.5 if facts.host_tier else 0.9):
+        because.append("they are rows of cached prefixes: KV was moved there without its rows")
+        return diagnosis("stale-slot", 0.85 if facts.host_tier else 0.8, because, trace)
     if all(f.rows and f.rows[0] == 0 and _covers_request(trace, f) for f in findings):
         because.append("whole requests carry another request's rows")
         return diagnosis("batch-index-swap", 0.8 if facts.mixed_opt_in else 0.6, because, trace)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from moeinspect.analysis.diagnose.mismatch import Mismatch
 from moeinspect.analysis.diagnose.nextstep import diagnosis
 from moeinspect.analysis.diagnose.sources import Sources
-from moeinspect.analysis.diagnose.words import counted
+from moeinspect.analysis.diagnose.words import counted, of_all
 from moeinspect.analysis.findings import Diagnosis
 
 
@@ -37,9 +37,13 @@ def diagnose_shifted_rows(mismatch: Mismatch, sources: Sources) -> Diagnosis | N
         f"{counted(rows, 'row')} hold the rows of other positions of the same request, at lag "
         f"{', '.join(f'{lag:+d}' for lag in lags)}"
     ]
-    if all(f.evidence["seam_at_prompt_end"] for f in shifts):
-        because.append("each shift starts where the prompt ends, the seam between two workers' rows")
-        return diagnosis("merge-misaligned", 0.9, because, mismatch.a)
+    at_seam = sum(bool(f.evidence["seam_at_prompt_end"]) for f in shifts)
+    if at_seam >= 0.8 * len(shifts):
+        because.append(
+            f"{of_all(at_seam, len(shifts), 'shift')} start where the prompt ends, or as many rows later as "
+            "the lag is long: the seam between two workers' rows"
+        )
+        return diagnosis("merge-misaligned", 0.95 if mismatch.facts.disagg else 0.8, because, mismatch.a)
     if len(lags) == 1 and all(f.rows and f.rows[0] <= max(0, -lags[0]) for f in shifts):
         because.append("the same lag from the first row of each request on")
         return diagnosis("prompt-truncated|row-shift", 0.85, because, mismatch.a)

@@ -43,6 +43,8 @@ def diagnose_zeros(trace: Trace, findings: tuple[Finding, ...]) -> list[Diagnosi
         return [_cached(trace, facts, unwritten)]
     if shape.is_prompt:
         return [_whole_prompt(trace, facts, shape)]
+    if facts.disagg is not False and (seam := _after_prompt(trace, unwritten)):
+        return [_seam(trace, facts, seam)]
     if shape.is_output:
         return [_whole_output(trace, facts, shape)]
     return [_scattered(trace, facts, unwritten)]
@@ -101,6 +103,32 @@ def _whole_output(trace: Trace, facts: RunFacts, shape: PromptShape) -> Diagnosi
     if facts.draft:
         because.append("output tokens were computed by verify steps of a run with a draft")
     return diagnosis("verify-dropped", 0.85 if facts.draft else 0.5, because, trace)
+
+
+def _after_prompt(trace: Trace, unwritten: NDArray[np.bool_]) -> list[slice]:
+    """The unwritten rows of each request if they begin right after its prompt and right ones follow."""
+    runs = []
+    prompt = prompt_rows(trace)
+    touched = [rows for rows in map(trace.row_range, range(len(trace.requests))) if unwritten[rows].any()]
+    for rows in touched:
+        marked = rows.start + np.flatnonzero(unwritten[rows])
+        start, stop = int(marked[0]), int(marked[-1]) + 1
+        is_run = stop - start == len(marked) and start > rows.start
+        if is_run and prompt[start - 1] and not prompt[start]:
+            runs.append(slice(start, stop))
+    ends = {trace.row_range(request).stop for request in range(len(trace.requests))}
+    followed = sum(run.stop not in ends for run in runs)
+    return runs if len(runs) >= 0.8 * len(touched) and followed > 0.5 * len(touched) else []
+
+
+def _seam(trace: Trace, facts: RunFacts, runs: list[slice]) -> Diagnosis:
+    longest = max(run.stop - run.start for run in runs)
+    because = [
+        f"in {counted(len(runs), 'request')} the first rows after the prompt, {longest} at most, were never "
+        "stored, and right rows follow",
+        "at the seam of two workers' rows that means that one side began at another row than was asked for",
+    ]
+    return diagnosis("merge-misaligned", 0.85 if facts.disagg else 0.5, because, trace)
 
 
 def _everything(trace: Trace, facts: RunFacts, shape: PromptShape) -> Diagnosis:
