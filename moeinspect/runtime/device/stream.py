@@ -91,6 +91,11 @@ class DeviceStream:
         """Blocks the host until everything enqueued so far has run."""
         self.record().synchronize()
 
+    def run(self, work: Callable[[], None], *, kind: str, step: int) -> None:
+        """Enqueues `work` and blocks the host until it has run."""
+        self.submit(work, kind=kind, step=step)
+        self.synchronize()
+
     def close(self) -> None:
         """Ends the thread after what is enqueued; gives up on it after a second."""
         self._queue.put(None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from moeinspect.runtime.faults import NO_FAULTS, PADDED_ROWS, ActiveFaults
@@ -15,6 +17,13 @@ from moeinspect.runtime.worker.graph import BufferPool, Graph
 MAX_DECODE_ROWS = 256
 MAX_PREFILL_ROWS = 512
 """Rows beyond which a forward runs eagerly: there is little to win, and static buffers cost memory."""
+
+
+OnDevice = Callable[[Callable[[], None]], None]
+
+
+def _here(work: Callable[[], None]) -> None:
+    work()
 
 
 def row_buckets(max_rows: int) -> tuple[int, ...]:
@@ -31,7 +40,8 @@ class GraphRunner(ForwardRunner):
     Decode and verify forwards have graphs of their own and prefill others, as upstream's decode and
     piecewise prefill graphs. Everything but attention works row by row and attention's metadata is prepared
     outside, so a graph fits a number of rows: requests times rows per request, or a chunk's tokens.
-    `max_rows` is the most rows of any forward.
+    `max_rows` is the most rows of any forward; `on_device` runs the capture on the compute stream, where the
+    number of threads is that of the replays, and waits for it.
     """
 
     replays_graphs = True
@@ -43,15 +53,20 @@ class GraphRunner(ForwardRunner):
         *,
         backend: str,
         max_rows: int,
+        on_device: OnDevice = _here,
         faults: ActiveFaults = NO_FAULTS,
     ) -> None:
         super().__init__(model, kv, backend=backend, faults=faults)
+        self._on_device = on_device
         self.decode_buckets = row_buckets(min(max_rows, MAX_DECODE_ROWS))
         self.prefill_buckets = row_buckets(min(max_rows, MAX_PREFILL_ROWS))
 
     def initialize(self) -> None:
         """Builds the backends, then captures the graphs: these keep the backends that they find."""
         super().initialize()
+        self._on_device(self._capture_graphs)
+
+    def _capture_graphs(self) -> None:
         pool = BufferPool()
         self._decode = GraphSet(self.model, self.kv, self.decode_buckets, pool)
         self._prefill = GraphSet(

@@ -78,7 +78,7 @@ class Worker:
         # A draft opts out before its backends are built, and graphs are captured from backends: each
         # takes the configuration that it finds.
         forwards = [
-            _forward_runner(config, plan, model, kv, self.faults)
+            self._forward_runner(config, plan, model, kv)
             for model, kv in zip(models, self.kv_caches, strict=True)
         ]
         draft = make_proposer(config, forwards[1] if len(forwards) == 2 else None, state, self.faults)
@@ -96,6 +96,20 @@ class Worker:
         self.weight_updates = [
             WeightUpdate(step, load_update(config, name, target)) for step, name in config.weight_updates
         ]
+
+    def _forward_runner(
+        self, config: RunConfig, plan: Plan, model: Qwen3MoeForCausalLM, kv: KVCache
+    ) -> ForwardRunner:
+        if not config.graph:
+            return ForwardRunner(model, kv, backend=config.backend, faults=self.faults)
+        return GraphRunner(
+            model,
+            kv,
+            backend=config.backend,
+            max_rows=plan.max_tokens,
+            on_device=lambda capture: self.device.compute.run(capture, kind="graph-capture", step=0),
+            faults=self.faults,
+        )
 
     def _make_pool(self, config: RunConfig, plan: Plan, *, has_cache: bool) -> RequestPool:
         allocator, mover = PageAllocator(plan.num_slots), KVMover(self.kv_caches, self.device)
@@ -180,14 +194,6 @@ def kv_shapes(config: RunConfig, plan: Plan, models: list[ModelConfig]) -> list[
         )
         for model in models
     ]
-
-
-def _forward_runner(
-    config: RunConfig, plan: Plan, model: Qwen3MoeForCausalLM, kv: KVCache, faults: ActiveFaults
-) -> ForwardRunner:
-    if not config.graph:
-        return ForwardRunner(model, kv, backend=config.backend, faults=faults)
-    return GraphRunner(model, kv, backend=config.backend, max_rows=plan.max_tokens, faults=faults)
 
 
 def _capture_shape(config: RunConfig, plan: Plan, target: Qwen3MoeForCausalLM) -> CaptureShape:

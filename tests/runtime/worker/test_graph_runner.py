@@ -11,8 +11,11 @@ from moeinspect.runtime.capture.capturer import (
     RoutedExpertsCapturer,
     set_global_experts_capturer,
 )
+from moeinspect.runtime.config import RunConfig
+from moeinspect.runtime.engine import LocalRuntime
 from moeinspect.runtime.forward_batch import ForwardMode
 from moeinspect.runtime.models.loader import load_model
+from moeinspect.runtime.records import PromptRequest
 from moeinspect.runtime.worker.forward_runner import ForwardRunner
 from moeinspect.runtime.worker.graph import Graph
 from moeinspect.runtime.worker.graph_runner import GraphRunner, row_buckets
@@ -76,6 +79,14 @@ def test_replays_give_the_bits_of_eager_forwards(dtype, capturer):
 def test_nothing_is_stored_or_captured_while_graphs_are_captured(capturer):
     _, graph = runners()
     assert not graph.kv.data.any() and not capturer.device_buffer.ids.any()
+
+
+def test_graphs_are_captured_on_the_compute_stream_before_the_first_forward():
+    with LocalRuntime(RunConfig(graph=True, draft="builtin:tiny-draft")) as runtime:
+        list(runtime.generate([PromptRequest("r", (1, 2, 3), 3)]))
+        kinds = [event.kind for event in runtime.drain_events() if event.lane == "compute"]
+    assert kinds[:2] == ["graph-capture"] * 2
+    assert kinds.index("prefill") > 1 and "graph-capture" not in kinds[2:]
 
 
 def test_a_batch_that_fits_no_bucket_runs_eagerly(monkeypatch, capturer):
