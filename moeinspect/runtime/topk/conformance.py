@@ -10,14 +10,12 @@ Example:
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 
 from moeinspect.runtime.capture.capturer import logit_margin, set_global_experts_capturer
 from moeinspect.runtime.topk.backend import MoEBackend, TopKBackend, TopKOutput
 from moeinspect.runtime.topk.conformance_setup import (
-    HIDDEN,
     LAYER,
     LAYER_WITHOUT_COLUMN,
     BrokenPropertyError,
@@ -29,9 +27,6 @@ from moeinspect.runtime.topk.conformance_setup import (
     watching,
 )
 from moeinspect.runtime.topk.registry import BackendFactory, backend_factory
-
-WEIGHT_TOLERANCE = 1e-5
-"""Largest difference of a routing weight or output from the reference, in float32."""
 
 
 class ConformanceError(AssertionError):
@@ -61,15 +56,14 @@ def violations(backend: str | type[MoEBackend]) -> dict[str, str]:
 
 
 def _run(backend: MoEBackend, case: Case) -> torch.Tensor:
-    return backend.run(draw(case.logits.shape[0], HIDDEN), case.logits.clone(), experts_of(case))
+    return backend.run(case.hidden(), case.logits.clone(), experts_of(case))
 
 
 def _computes_the_layer(make: BackendFactory) -> None:
     for case in cases():
         output = _run(make(case.config(), LAYER), case)
-        hidden = draw(case.logits.shape[0], HIDDEN)
-        expected = experts_of(case)(hidden, case.expected())
-        require(_close(output, expected), f"{case.name}: the layer's output is another")
+        expected = experts_of(case)(case.hidden(), case.expected())
+        require(_close(case, output, expected), f"{case.name}: the layer's output is another")
 
 
 def _selects(make: BackendFactory) -> None:
@@ -87,7 +81,7 @@ def _captures_what_it_chose(make: BackendFactory) -> None:
             chosen, margins = watched.captured(case.logits.shape[0])
             _compare(case, chosen, "captured")
             expected = logit_margin(case.logits, case.top_k)
-            require(_close(margins, expected), f"{case.name}: captured margins are others")
+            require(_close(case, margins, expected), f"{case.name}: captured margins are others")
 
 
 def _keeps_padding_out(make: BackendFactory) -> None:
@@ -111,7 +105,7 @@ def _honours_the_opt_out(make: BackendFactory) -> None:
             silent = _run(make(case.config(allowed=False), LAYER), case)
             require(watched.untouched(), f"{case.name}: captured although the layer opted out")
             captured = _run(make(case.config(), LAYER), case)
-            require(_close(silent, captured), f"{case.name}: the opt-out changes the layer's output")
+            require(_close(case, silent, captured), f"{case.name}: the opt-out changes the layer's output")
             watched.wipe()
             _run(make(case.config(allowed=False), LAYER), case)
             require(watched.untouched(), f"{case.name}: an opt-out does not reach a layer that was captured")
@@ -123,17 +117,22 @@ def _runs_uncaptured(make: BackendFactory) -> None:
         expected = _run(make(case.config(), LAYER), case)
         watched.wipe()
         output = _run(make(case.config(), LAYER_WITHOUT_COLUMN), case)
-        require(_close(output, expected), "a layer without a column in the capturer computes another output")
+        require(
+            _close(case, output, expected), "a layer without a column in the capturer computes another output"
+        )
         require(watched.untouched(), "a layer without a column in the capturer was captured")
         set_global_experts_capturer(None)
-        require(_close(_run(make(case.config(), LAYER), case), expected), "another output without a capturer")
+        require(
+            _close(case, _run(make(case.config(), LAYER), case), expected),
+            "another output without a capturer",
+        )
 
 
 def _leaves_its_inputs_alone(make: BackendFactory) -> None:
     case = cases()[0]
-    hidden, logits = draw(13, HIDDEN), case.logits.clone()
+    hidden, logits = case.hidden(), case.logits.clone()
     make(case.config(), LAYER).run(hidden, logits, experts_of(case))
-    require(torch.equal(hidden, draw(13, HIDDEN)), "hidden_states were changed in place")
+    require(torch.equal(hidden, case.hidden()), "hidden_states were changed in place")
     require(torch.equal(logits, case.logits), "router_logits were changed in place")
 
 
@@ -144,10 +143,14 @@ def _compare(case: Case, seen: TopKOutput, what: str) -> None:
     if rows:
         got, want = seen.ids[rows[0]].tolist(), expected.ids[rows[0]].tolist()
         raise BrokenPropertyError(f"{case.name}: row {rows[0]}: {what} experts {got}, not {want}")
-    require(_close(seen.weights, expected.weights), f"{case.name}: {what} weights are others")
+    require(_close(case, seen.weights, expected.weights), f"{case.name}: {what} weights are others")
 
 
-_close = partial(torch.allclose, rtol=0, atol=WEIGHT_TOLERANCE, equal_nan=True)
+def _close(case: Case, seen: torch.Tensor, expected: torch.Tensor) -> bool:
+    if seen.shape != expected.shape or seen.dtype != expected.dtype:
+        return False
+    return torch.allclose(seen, expected, rtol=0, atol=case.tolerance, equal_nan=True)
+
 
 PROPERTIES: dict[str, Callable[[BackendFactory], None]] = {
     "computes-the-layer": _computes_the_layer,

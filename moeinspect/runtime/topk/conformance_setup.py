@@ -52,6 +52,15 @@ class Case:
         """E."""
         return self.logits.shape[1]
 
+    @property
+    def tolerance(self) -> float:
+        """Largest difference of a weight or an output from the reference."""
+        return 1e-5 if self.logits.dtype == torch.float32 else 2**-6
+
+    def hidden(self) -> torch.Tensor:
+        """Hidden states [N, H] in the dtype of the logits."""
+        return draw(self.logits.shape[0], HIDDEN).to(self.logits.dtype)
+
     def config(self, *, allowed: bool = True) -> TopKConfig:
         """The layer's config; `allowed` False has it opted out."""
         return TopKConfig(self.top_k, self.renormalize, allow_routed_experts_capture=allowed)
@@ -77,6 +86,7 @@ def cases() -> list[Case]:
         Case("k = E", draw(6, 8), 8),
         Case("top-1", draw(11, 16), 1),
         Case("ids above 255", draw(3, 300), 2),
+        Case("bfloat16", draw(13, 16).bfloat16(), 4),
     ]
 
 
@@ -155,4 +165,4 @@ def experts_of(case: Case) -> Experts:
     E = case.num_experts
     up = draw(E * 2 * _INTERMEDIATE, HIDDEN).view(E, 2 * _INTERMEDIATE, HIDDEN) / 8
     down = draw(E * HIDDEN, _INTERMEDIATE).view(E, HIDDEN, _INTERMEDIATE) / 8
-    return Experts(up, down, tiled=False)
+    return Experts(up.to(case.logits.dtype), down.to(case.logits.dtype), tiled=False)
