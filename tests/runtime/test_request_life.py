@@ -1,10 +1,8 @@
 """What can happen to a request on its way, and that none of it changes a bit of its rows."""
 
-import functools
-import random
-
 import numpy as np
 import pytest
+from life_harness import PROMPTS, TIGHT, UPDATED, baseline, config, stopped_at
 from runtime_harness import DRAFT, RandomDelays, RandomPolicy, assert_identical, run, target_only
 
 from moeinspect.errors import InputError
@@ -14,33 +12,6 @@ from moeinspect.runtime.memory.page_allocator import PAGE_SIZE
 from moeinspect.runtime.records import ROW_ORIGINS, PromptRequest
 
 PREFIX_CACHE = ROW_ORIGINS.index("prefix-cache")
-
-
-def shared_prefixes(count=9, seed=0, max_new=18):
-    """Prompts that begin with 0 to 3 pages of one of two texts, so that many share a prefix."""
-    rng = random.Random(seed)
-    heads = [tuple(rng.randrange(256) for _ in range(3 * PAGE_SIZE)) for _ in range(2)]
-    prompts = []
-    for i in range(count):
-        head = heads[i % 2][: rng.randint(1, 3) * PAGE_SIZE]
-        tail = tuple(rng.randrange(256) for _ in range(rng.randint(1, 20)))
-        prompts.append(PromptRequest(f"s{i}", head + tail, rng.randint(2, max_new)))
-    return prompts
-
-
-PROMPTS = tuple(shared_prefixes())
-TIGHT = max(len(p.prompt_ids) + p.max_new_tokens for p in PROMPTS) + 2 * PAGE_SIZE
-"""KV slots for about one and a half requests: enough for each, too few for two of them."""
-
-
-@functools.cache
-def baseline(sampled=False):
-    return target_only(config(sampled), PROMPTS)
-
-
-def config(sampled=False, **options):
-    sampling = {"temperature": 1.0, "top_p": 0.95, "seed": 3} if sampled else {}
-    return RunConfig(**sampling, **options)
 
 
 def total(seen, field):
@@ -148,19 +119,6 @@ def test_a_request_without_new_tokens_gets_a_row_for_every_prompt_token(options)
         assert ended.expert_ids.tobytes() == want.expert_ids[:n].tobytes()
 
 
-def stopped_at(prompts, place):
-    """The prompts, each stopping at the token that stands at `place` of its output."""
-    return [
-        PromptRequest(
-            p.id,
-            p.prompt_ids,
-            p.max_new_tokens,
-            stop_token_ids=(int(baseline()[p.id].output_ids[min(place, p.max_new_tokens - 1)]),),
-        )
-        for p in prompts
-    ]
-
-
 @pytest.mark.parametrize("options", [{"overlap": False}, {"draft": DRAFT}, {"draft": DRAFT, "disagg": True}])
 @pytest.mark.parametrize("place", [0, 1, 3])
 def test_a_stop_token_ends_a_request_also_inside_an_accepted_run(place, options):
@@ -218,9 +176,6 @@ def test_an_aborted_request_keeps_what_it_had_and_disturbs_no_other(after, optio
 
 
 # New weights
-
-
-UPDATED = "builtin:tiny-updated"
 
 
 def test_rows_from_before_a_weight_update_are_those_of_the_old_weights():

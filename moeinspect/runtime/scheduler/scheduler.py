@@ -302,7 +302,7 @@ class Scheduler:
             return min(request.num_fed, request.computed_len)
         if PREFILL_ONLY_SHORT in self.faults:
             return request.next_position  # "tokens - 1", although no token was sampled
-        if SURPLUS_AFTER_STOP in self.faults and request.output_ids:
+        if SURPLUS_AFTER_STOP in self.faults and request.finish_reason == "stop":
             return request.prompt_len + request.sampled_len - 1  # before the stop was applied
         return request.num_fed
 
