@@ -1,0 +1,20 @@
+"""A few configurations of the healthy matrix; `python tests/healthy_matrix.py` runs many."""
+
+import pytest
+from healthy_matrix import differences, sample_of
+from switches import SWITCHES, pairwise
+
+QUICK = [choice for choice in sample_of(2026, 60) if choice["workers"] in ("unified", "1x1")][:16]
+
+
+@pytest.mark.parametrize("choice", QUICK, ids=str)
+def test_a_random_configuration_gives_the_bits_of_target_only(choice):
+    rows, found = differences(choice, seed=1)
+    assert rows > 20 and not found, found
+
+
+def test_the_covering_set_covers_every_value_of_every_switch():
+    seen = {
+        (name, value) for choice in pairwise(0) for name, value in zip(SWITCHES, choice.values, strict=True)
+    }
+    assert seen == {(name, value) for name, values in SWITCHES.items() for value in values}

@@ -1,0 +1,141 @@
+"""Every switch of a healthy run with its values, and configurations that cover all pairs of them."""
+
+import random
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+
+from moeinspect.runtime.config import RunConfig
+
+ORACLE = Path(__file__).parent / "data" / "oracle" / "checkpoints"
+MODELS = (
+    "builtin:tiny",
+    "builtin:random",
+    *(str(ORACLE / name) for name in ("qwen3_moe", "qwen3_moe-hubstyle", "qwen3_moe-variants")),
+)
+
+SWITCHES = {
+    "model": MODELS,
+    "dtype": ("float32", "bfloat16"),
+    "sampling": ("greedy", "sampled", "filtered"),
+    "overlap": (True, False),
+    "workers": ("unified", "1x1", "2x1", "1x2", "2x2"),
+    "transfer": ("shm", "gloo"),
+    "draft": ("none", "own", "self", "ngram", "nextn", "eagle3"),
+    "draft_topk": (1, 2, 3),
+    "num_draft_tokens": (1, 4, 7),
+    "adaptive_draft": (False, True),
+    "prefix_cache": (True, False),
+    "host_kv_slots": (0, 48, 4096),
+    "chunked_prefill_size": (3, 16, 64),
+    "max_running_requests": (1, 3, 16),
+    "slots": ("ample", "tight"),
+    "graph": (False, True),
+    "backend": ("torch", "bypass"),
+    "stream": (False, True),
+    "traffic": ("plain", "mixed"),
+    "delays": (False, True),
+}
+"""Names of `RunConfig` where there is one; `workers`, `slots`, `sampling`, `traffic` and `delays` are made up."""
+
+_SAMPLING = {
+    "greedy": {},
+    "sampled": {"temperature": 1.0, "seed": 3},
+    "filtered": {"temperature": 0.8, "top_p": 0.9, "top_k": 50, "seed": 4},
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One value for each switch."""
+
+    values: tuple
+
+    def __getitem__(self, name):
+        return self.values[list(SWITCHES).index(name)]
+
+    @property
+    def pairs(self):
+        """All pairs of values that it covers."""
+        return set(combinations(zip(SWITCHES, self.values, strict=True), 2))
+
+    def __str__(self):
+        default = {name: values[0] for name, values in SWITCHES.items()}
+        shown = [f"model={Path(self['model']).name}"]
+        shown += [
+            f"{n}={v}" for n, v in zip(SWITCHES, self.values, strict=True) if n != "model" and v != default[n]
+        ]
+        return " ".join(shown)
+
+    def config(self, tight_slots):
+        """The run's configuration; `tight_slots` KV slots where slots are short."""
+        model, draft = self["model"], self["draft"]
+        own = f"{model}-draft"
+        drafts = {"none": None, "own": own, "self": model, "ngram": "ngram"}
+        heads = {head: f"builtin:random-{head}" for head in ("nextn", "eagle3")}
+        prefill, decode = (1, 1) if self["workers"] == "unified" else map(int, self["workers"].split("x"))
+        plain = {
+            name: self[name]
+            for name in SWITCHES
+            if name in RunConfig.__dataclass_fields__ and name not in ("draft", "model")
+        }
+        return RunConfig(
+            model=model,
+            draft=(drafts | heads)[draft],
+            disagg=self["workers"] != "unified",
+            prefill_workers=prefill,
+            decode_workers=decode,
+            num_kv_slots=tight_slots if self["slots"] == "tight" else None,
+            **plain,
+            **_SAMPLING[self["sampling"]],
+        )
+
+
+def settled(values):
+    """The choice with what does not go together put right."""
+    v = dict(zip(SWITCHES, values, strict=True))
+    builtin = v["model"].startswith("builtin:")
+    if v["draft"] in ("nextn", "eagle3") and v["model"] != "builtin:random":
+        v["draft"] = "self"
+    if v["draft"] == "own" and not builtin:
+        v["draft"] = "self"
+    if v["draft"] == "none":
+        v |= {"draft_topk": 1, "adaptive_draft": False, "num_draft_tokens": 4}
+    if v["draft"] == "ngram":
+        v["draft_topk"] = 1
+    if v["draft_topk"] > v["num_draft_tokens"]:
+        v["num_draft_tokens"] = 4
+    if v["workers"] == "unified":
+        v |= {"transfer": "shm"}
+    if not v["prefix_cache"]:
+        v["host_kv_slots"] = 0
+    return Choice(tuple(v.values()))
+
+
+def draw(rng):
+    """A random choice that can run."""
+    return settled([rng.choice(values) for values in SWITCHES.values()])
+
+
+def pairwise(seed):
+    """Choices that together cover every pair of values that can go together, each as many new ones as it can."""
+    rng = random.Random(seed)
+    missing = set().union(*(draw(rng).pairs for _ in range(6000)))
+    while missing:
+        (one, value), (other, another) = rng.choice(sorted(missing, key=str))
+        best = None
+        for _ in range(40):
+            values = {name: rng.choice(options) for name, options in SWITCHES.items()}
+            values |= {one: value, other: another}
+            candidate = settled(list(values.values()))
+            gain = len(candidate.pairs & missing)
+            if best is None or gain > best[0]:
+                best = (gain, candidate)
+        missing -= best[1].pairs | {((one, value), (other, another))}
+        yield best[1]
+
+
+def with_delays(choice, value):
+    """The same choice with or without random delays."""
+    values = dict(zip(SWITCHES, choice.values, strict=True)) | {"delays": value}
+    return replace(choice, values=tuple(values.values()))
