@@ -81,7 +81,7 @@ def baseline(model, dtype, sampling, seed, mixed):
 
 def differences(choice, seed):
     """Rows compared, and what differs from target-only in this configuration, in words."""
-    mixed = choice["traffic"] == "mixed"
+    mixed = choice["requests"] == "mixed"
     prompts = prompts_for(choice["model"], seed, mixed)
     longest = max(len(p.prompt_ids) + p.max_new_tokens for p in prompts)
     config = choice.config(longest + 2 * choice["num_draft_tokens"] + 3 * PAGE_SIZE)

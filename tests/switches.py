@@ -1,7 +1,7 @@
 """Every switch of a healthy run with its values, and configurations that cover all pairs of them."""
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
@@ -33,10 +33,10 @@ SWITCHES = {
     "graph": (False, True),
     "backend": ("torch", "bypass"),
     "stream": (False, True),
-    "traffic": ("plain", "mixed"),
+    "requests": ("plain", "mixed"),
     "delays": (False, True),
 }
-"""Names of `RunConfig` where there is one; `workers`, `slots`, `sampling`, `traffic` and `delays` are made up."""
+"""Names of `RunConfig` where there is one; others (`workers`, `slots`, `requests` ...) stand for several."""
 
 _SAMPLING = {
     "greedy": {},
@@ -62,9 +62,7 @@ class Choice:
     def __str__(self):
         default = {name: values[0] for name, values in SWITCHES.items()}
         shown = [f"model={Path(self['model']).name}"]
-        shown += [
-            f"{n}={v}" for n, v in zip(SWITCHES, self.values, strict=True) if n != "model" and v != default[n]
-        ]
+        shown += [f"{n}={self[n]}" for n in SWITCHES if n != "model" and self[n] != default[n]]
         return " ".join(shown)
 
     def config(self, tight_slots):
@@ -118,7 +116,7 @@ def draw(rng):
 
 
 def pairwise(seed):
-    """Choices that together cover every pair of values that can go together, each as many new ones as it can."""
+    """Choices that together cover every pair of values that can go together, each many new ones."""
     rng = random.Random(seed)
     missing = set().union(*(draw(rng).pairs for _ in range(6000)))
     while missing:
@@ -133,9 +131,3 @@ def pairwise(seed):
                 best = (gain, candidate)
         missing -= best[1].pairs | {((one, value), (other, another))}
         yield best[1]
-
-
-def with_delays(choice, value):
-    """The same choice with or without random delays."""
-    values = dict(zip(SWITCHES, choice.values, strict=True)) | {"delays": value}
-    return replace(choice, values=tuple(values.values()))

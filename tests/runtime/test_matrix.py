@@ -14,7 +14,5 @@ def test_a_random_configuration_gives_the_bits_of_target_only(choice):
 
 
 def test_the_covering_set_covers_every_value_of_every_switch():
-    seen = {
-        (name, value) for choice in pairwise(0) for name, value in zip(SWITCHES, choice.values, strict=True)
-    }
+    seen = {pair for choice in pairwise(0) for pair in zip(SWITCHES, choice.values, strict=True)}
     assert seen == {(name, value) for name, values in SWITCHES.items() for value in values}
