@@ -102,7 +102,14 @@ def test_chunks_that_fill_their_graphs_have_no_padding():
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"overlap": False}, {"disagg": True}, {"draft": DRAFT}, {"chunked_prefill_size": 8}],
+    [
+        {},
+        {"overlap": False},
+        {"disagg": True},
+        {"draft": DRAFT},
+        {"draft": DRAFT, "draft_topk": 2},
+        {"prefix_cache": True, "chunked_prefill_size": 8},
+    ],
 )
 def test_decode_rows_of_a_request_are_all_the_same(options):
     seen, wrong = wrong_cells("graph-static-rows", **options)
