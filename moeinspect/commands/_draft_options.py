@@ -18,8 +18,8 @@ class DraftOptions:
             "--draft",
             panel=DRAFT,
             metavar="MODEL",
-            help="Draft model: a checkpoint folder, builtin:tiny-draft or builtin:random-draft; "
-            "ngram proposes what followed the same tokens before; none.",
+            help="Draft model: a checkpoint folder, builtin:tiny-draft, builtin:random-draft, "
+            "builtin:random-nextn or builtin:random-eagle3; ngram: what followed the same tokens before; none.",
         ),
     ] = "none"
     num_draft_tokens: Annotated[
