@@ -19,7 +19,7 @@ class DraftOptions:
             panel=DRAFT,
             metavar="MODEL",
             help="Draft model: a checkpoint folder, builtin:tiny-draft, builtin:random-draft, "
-            "builtin:random-nextn or builtin:random-eagle3; ngram: what followed the same tokens before; none.",
+            "builtin:random-nextn, builtin:random-eagle3, ngram (what came after the same tokens), none.",
         ),
     ] = "none"
     num_draft_tokens: Annotated[
