@@ -68,14 +68,18 @@ def _which_guard(mismatch: Mismatch, decoded_only: bool) -> tuple[str, list[str]
     if decoded_only:
         reason = "only steps that replay a graph are wrong: it was captured before the draft opted out"
         return "draft-optout-late", [reason]
+    causes, reasons = ["draft-capture"], []
     backend = mismatch.facts.backend
     if backend == "bypass":
-        reason = "the MoE backend computes top-k inside: it may pass the gate by, or lose the opt-out"
-        return "bypass-drops-flag|draft-capture|ungated-backend", [reason]
-    if backend not in (None, "torch"):
-        reason = f"the MoE backend was {backend}, which may call the capturer beside the gate"
-        return "draft-capture|ungated-backend", [reason]
-    return "draft-capture", []
+        causes += ["bypass-drops-flag", "ungated-backend"]
+        reasons.append("the MoE backend computes top-k inside: it may pass the gate by, or lose the opt-out")
+    elif backend not in (None, "torch"):
+        causes.append("ungated-backend")
+        reasons.append(f"the MoE backend was {backend}, which may call the capturer beside the gate")
+    if mismatch.facts.graph:
+        causes.append("draft-optout-late")
+        reasons.append("graphs were on: if all steps replay one, the draft may have opted out too late")
+    return "|".join(sorted(causes)), reasons
 
 
 def diagnose_accepted(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
