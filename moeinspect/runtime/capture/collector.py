@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,17 @@ class CollectedRows:
 
     def __len__(self) -> int:
         return len(self.expert_ids)
+
+    def between(self, start: int, end: int) -> CollectedRows:
+        """Those of positions [start, end) that are here; `start` not before the first."""
+        first, last = start - self.start, max(start, end) - self.start
+        columns: dict[str, Any] = {name: getattr(self, name) for name in ROW_COLUMNS}
+        cut: dict[str, Any] = {name: None if c is None else c[first:last] for name, c in columns.items()}
+        return CollectedRows(start=start, **cut)
+
+
+ROW_COLUMNS = tuple(column.name for column in fields(CollectedRows) if column.name != "start")
+"""Names of the fields with an entry for each row."""
 
 
 @dataclass(slots=True)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from moeinspect.errors import EngineError
 from moeinspect.runtime.answers import Answer, Ended
-from moeinspect.runtime.capture.collector import CollectedRows
+from moeinspect.runtime.capture.collector import ROW_COLUMNS, CollectedRows
 from moeinspect.runtime.faults import BATCH_INDEX_SWAP, MERGE_MISALIGNED, NO_MERGE
 from moeinspect.runtime.records import RequestKey
-
-_COLUMNS = [field.name for field in fields(CollectedRows) if field.name != "start"]
 
 
 def merge_answers(
@@ -80,11 +78,7 @@ def _spliced(
     if prefill is None or decode is None:
         return decode
     missing = max(0, length - len(prefill))
-    columns: dict[str, Any] = {name: getattr(decode, name) for name in _COLUMNS}
-    cut: dict[str, Any] = {
-        name: None if column is None else column[:missing] for name, column in columns.items()
-    }
-    return _joined("", prefill, CollectedRows(start=decode.start, **cut))
+    return _joined("", prefill, decode.between(decode.start, decode.start + missing))
 
 
 def _joined(where: str, first: CollectedRows, second: CollectedRows) -> CollectedRows:
@@ -94,7 +88,7 @@ def _joined(where: str, first: CollectedRows, second: CollectedRows) -> Collecte
         EngineError: one side lacks a column that the other has, or has it in another dtype.
     """
     columns: dict[str, Any] = {}
-    for name in _COLUMNS:
+    for name in ROW_COLUMNS:
         a, b = getattr(first, name), getattr(second, name)
         if (a is None) != (b is None):
             raise EngineError(f"{where}: only one of them returned {name}")

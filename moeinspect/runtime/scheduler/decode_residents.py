@@ -56,6 +56,11 @@ class DecodeResidents(Residents):
         self._backups[request.key] = KVBackup(self.pool.mover, self._collector, slots)
         super().take_slots(request)
 
+    def forget(self, request: Request) -> None:
+        """A waiting request ended: its KV is not needed any more."""
+        super().forget(request)
+        self._backups.pop(request.key, None)
+
     def _give_slots(self, request: Request) -> bool:
         if not super()._give_slots(request):
             return False

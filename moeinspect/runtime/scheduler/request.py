@@ -34,7 +34,8 @@ class Request:
     prefix cache, `computed_len` the positions whose KV is known to be there. `inflight` counts steps that
     were launched and not yet processed, `inflight_samples` those of them that add output tokens. `slots`
     holds the KV slot of every position so far, `owned` says of each page whether it is the request's own
-    and not the prefix cache's. `kept_rows` were computed under weights that have been replaced since.
+    and not the prefix cache's. `kept_rows` were computed under weights that have been replaced since;
+    `rows_set_aside` are those from position 0 on that it had when its slots were taken.
     """
 
     prompt: PromptRequest
@@ -62,6 +63,7 @@ class Request:
     last_hidden: NDArray[np.float32] | None = None
     """The target's hidden states of the last prompt token, for a draft head in another process."""
     kept_rows: list[CollectedRows] = field(default_factory=list)
+    rows_set_aside: CollectedRows | None = None
     row_versions: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -149,6 +151,13 @@ class Request:
         self.prefilled_len = self.computed_len = 0
         self.is_retracting = False
         self.num_retractions += 1
+
+    def keep_rows(self) -> None:
+        """The weights are about to change: rows that were computed so far stay as they are."""
+        kept, rows = sum(len(part) for part in self.kept_rows), self.rows_set_aside
+        if rows is not None and len(rows) > kept:
+            self.kept_rows.append(rows.between(kept, len(rows)))
+        self.rows_set_aside = None
 
     def note_computed(self, end: int, version: int) -> None:
         """Positions up to `end` have their KV; those that are new were computed by weights `version`."""

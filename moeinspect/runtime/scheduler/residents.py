@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from moeinspect.runtime.capture.collector import RowCollector
+from moeinspect.runtime.capture.collector import RowCollector, join_rows
 from moeinspect.runtime.device.stream import Device
 from moeinspect.runtime.memory.request_pool import RequestPool
 from moeinspect.runtime.records import RequestKey
@@ -58,12 +58,24 @@ class Residents:
             self.take_slots(request)
 
     def take_slots(self, request: Request) -> None:
-        """Frees the slots of an active request and puts it in front of the queue."""
+        """Frees the slots of an active request and puts it in front of the queue.
+
+        Its rows are set aside: they are asked for if it ends, or if the weights change, before it has
+        computed them again.
+        """
+        rows, before = self._collector.collect(request, 0, request.computed_len), request.rows_set_aside
+        if before is not None and len(before) > len(rows):
+            rows = join_rows([rows, before.between(len(rows), len(before))])
+        request.rows_set_aside = rows
         self.pool.release(request)
         self.active.remove(request)
         request.retracted()
         self.waiting.appendleft(request)
         self._holds_back = True
+
+    def forget(self, request: Request) -> None:
+        """A waiting request ended."""
+        self.waiting.remove(request)
 
     def release(self, request: Request) -> None:
         """An ended request gives its slots back; what it computed stays in the prefix cache."""

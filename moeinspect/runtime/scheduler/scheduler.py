@@ -82,7 +82,7 @@ class Scheduler:
             return
         request.finish_reason = "abort"
         if request in self.residents.waiting:
-            self.residents.waiting.remove(request)
+            self.residents.forget(request)
             request.is_collected = True
             self._outputs.add(request, [], self._collect(request))
         else:
@@ -167,10 +167,9 @@ class Scheduler:
         if any(request.inflight for request in residents.active):
             return False
         for request in reversed(residents.active.copy()):  # the oldest ends up in front of the queue
-            kept = sum(len(part) for part in request.kept_rows)
-            if request.computed_len > kept:
-                request.kept_rows.append(self.collector.collect(request, kept, request.computed_len))
             residents.take_slots(request)
+        for request in residents.waiting:
+            request.keep_rows()
         if self.pool.cache is not None:
             self.pool.cache.reset()
         self._device.compute.synchronize()
@@ -292,8 +291,11 @@ class Scheduler:
         kept = [] if RETRACT_REROUTE in self.faults else request.kept_rows
         position = max(self._first_collected_position(request), sum(len(part) for part in kept))
         end = max(position, self._num_rows(request))
-        rows = self.collector.collect(request, position, end)
-        rows = join_rows([*kept, rows]) if kept else rows
+        parts = [*kept, self.collector.collect(request, position, end)]
+        if request.finish_reason == "abort" and request.rows_set_aside is not None:
+            # It may not have computed again what it had computed when its slots were taken.
+            parts.append(request.rows_set_aside.between(end, max(end, request.num_fed)))
+        rows = join_rows(parts) if len(parts) > 1 else parts[0]
         rows.weight_version = request.versions_of_rows(rows.start, rows.start + len(rows))
         return rows
 
