@@ -44,17 +44,17 @@ def accepted_share(seen):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "sampled"])
 @pytest.mark.parametrize(
-    "options",
+    "sampled, options",
     [
-        {},
-        {"overlap": False},
-        {"chunked_prefill_size": 8, "max_running_requests": 3},
-        {"disagg": True},
-        CACHED,
+        (False, {}),
+        (True, {}),
+        (False, {"overlap": False}),
+        (True, {"chunked_prefill_size": 8, "max_running_requests": 3}),
+        (True, {"disagg": True}),
+        (False, CACHED),
     ],
-    ids=lambda options: ",".join(f"{k}={v}" for k, v in options.items()),
+    ids=str,
 )
 def test_every_kind_of_draft_gives_the_bits_of_target_only(kind, sampled, options):
     assert_identical(run(config(sampled, **KINDS[kind], **options), PROMPTS), baseline(kind, sampled))
@@ -67,11 +67,11 @@ def test_bfloat16_gives_the_bits_of_target_only(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_random_schedules_give_the_bits_of_target_only(kind, seed):
     options = {**KINDS[kind], "overlap": seed % 2 == 0}
-    seen = run(config(seed > 1, **options), PROMPTS, policy=RandomPolicy(seed))
-    assert_identical(seen, baseline(kind, seed > 1))
+    seen = run(config(seed > 0, **options), PROMPTS, policy=RandomPolicy(seed))
+    assert_identical(seen, baseline(kind, seed > 0))
 
 
 @pytest.mark.parametrize("kind", KINDS)
