@@ -7,6 +7,8 @@ import pytest
 from runtime_harness import DRAFT, RandomDelays, RandomPolicy, assert_identical, requests, run, target_only
 
 from moeinspect.runtime.config import RunConfig
+from moeinspect.runtime.forward_batch import ForwardMode
+from moeinspect.runtime.models.qwen3_moe import Qwen3MoeForCausalLM
 from moeinspect.runtime.worker.graph import Graph
 
 PROMPTS = tuple(requests())
@@ -70,15 +72,19 @@ def test_the_kernel_that_writes_the_ids_itself_gives_the_same_experts():
             assert seen[request_id].expert_ids.tolist() == expected.expert_ids.tolist()
 
 
-def test_a_run_with_graphs_replays_them_in_every_forward(monkeypatch):
-    from moeinspect.runtime.models.qwen3_moe import Qwen3MoeForCausalLM
+def test_target_and_draft_replay_graphs_but_for_the_drafts_prefill(monkeypatch):
+    eager, replays = [], []
+    replay, run_eagerly = Graph.replay, Qwen3MoeForCausalLM.run
 
-    replays = []
-    replay = Graph.replay
+    def note(model, batch, kv):
+        eager.append((len(model.layers_with_topk()), batch.mode))
+        return run_eagerly(model, batch, kv)
+
     monkeypatch.setattr(Graph, "replay", lambda graph: (replays.append(len(graph)), replay(graph)))
-    monkeypatch.setattr(Qwen3MoeForCausalLM, "run", lambda *_: pytest.fail("ran eagerly"))
+    monkeypatch.setattr(Qwen3MoeForCausalLM, "run", note)
     run(RunConfig(graph=True, draft=DRAFT), PROMPTS[:2])
-    assert len(set(replays)) == 2  # the target's layers and the draft's
+    assert len(set(replays)) == 2  # launches of the target's layers and of the draft's
+    assert set(eager) == {(2, ForwardMode.PREFILL)}
 
 
 def test_forwards_beyond_the_largest_bucket_run_eagerly_with_the_same_bits(monkeypatch):

@@ -40,6 +40,7 @@ class GraphRunner(ForwardRunner):
     Decode and verify forwards have graphs of their own and prefill others, as upstream's decode and
     piecewise prefill graphs. Everything but attention works row by row and attention's metadata is prepared
     outside, so a graph fits a number of rows: requests times rows per request, or a chunk's tokens.
+    Without `prefill` there are none of the latter: upstream's draft workers have decode graphs only.
     `max_rows` is the most rows of any forward; `on_device` runs the capture on the compute stream, where the
     number of threads is that of the replays, and waits for it.
     """
@@ -53,13 +54,14 @@ class GraphRunner(ForwardRunner):
         *,
         backend: str,
         max_rows: int,
+        prefill: bool = True,
         on_device: OnDevice = _here,
         faults: ActiveFaults = NO_FAULTS,
     ) -> None:
         super().__init__(model, kv, backend=backend, faults=faults)
         self._on_device = on_device
         self.decode_buckets = row_buckets(min(max_rows, MAX_DECODE_ROWS))
-        self.prefill_buckets = row_buckets(min(max_rows, MAX_PREFILL_ROWS))
+        self.prefill_buckets = row_buckets(min(max_rows, MAX_PREFILL_ROWS)) if prefill else ()
 
     def initialize(self) -> None:
         """Builds the backends, then captures the graphs: these keep the backends that they find."""
@@ -97,7 +99,7 @@ class GraphSet:
         self._kv = kv
         self._mask_first = mask_first
         self._buckets = buckets
-        self._inputs = StaticInputs(model, buckets[-1])
+        self._inputs = StaticInputs(model, max(buckets, default=0))
         self._graphs: dict[int, _CapturedForward] = {}
         for bucket in reversed(buckets):
             self._graphs[bucket] = self._capture(bucket, pool)

@@ -107,6 +107,7 @@ class Worker:
             kv,
             backend=config.backend,
             max_rows=plan.max_tokens,
+            prefill=kv is self.kv_caches[0],
             on_device=lambda capture: self.device.compute.run(capture, kind="graph-capture", step=0),
             faults=self.faults,
         )

@@ -116,6 +116,19 @@ def test_a_graph_keeps_the_backends_that_it_was_captured_with(capturer):
     assert not capturer.device_buffer.ids.any()
 
 
+def test_without_prefill_graphs_chunks_run_eagerly_and_decodes_do_not(monkeypatch, capturer):
+    model = load()
+    graph = GraphRunner(model, make_kv(model), backend="torch", max_rows=MAX_ROWS, prefill=False)
+    graph.initialize()
+    replays = []
+    replay = Graph.replay
+    monkeypatch.setattr(Graph, "replay", lambda graph: (replays.append(1), replay(graph)))
+    for mode, parts in steps():
+        before = len(replays)
+        graph.run(make_batch(parts, mode))
+        assert len(replays) - before == (mode is not PREFILL)
+
+
 def test_a_replaced_model_is_captured_anew(capturer):
     eager, graph = runners()
     other = load_model("builtin:random", dtype=torch.float32, deterministic=True)
