@@ -42,10 +42,12 @@ def baseline_of(trace: Trace) -> Trace:
     console = Console.for_process()
     requests = sorted(baseline_requests(trace, console), key=lambda one: one.key)
     key = (baseline_config(trace), tuple(requests))
-    if len(trace.weight_versions) > 1 or key not in _baselines:
-        with made_baseline(trace, None, False, console) as baseline:
+    if len(trace.weight_versions) == 1 and key in _baselines:
+        return _baselines[key]
+    with made_baseline(trace, None, False, console) as baseline:
+        if len(trace.weight_versions) == 1:
             _baselines[key] = baseline
-    return _baselines[key]
+        return baseline
 
 
 def causes(report: Report) -> list[str]:
