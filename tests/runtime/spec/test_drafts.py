@@ -13,9 +13,6 @@ LOOP = tuple([7, 11, 13, 17] * 5)
 PROMPTS = (*requests(), PromptRequest("loop", LOOP, 20))
 """The last prompt repeats itself, so that n-grams have something to find."""
 
-CACHED = {"prefix_cache": True, "num_kv_slots": 168, "graph": True}
-"""Few slots, so that requests are retracted and prefixes evicted."""
-
 KINDS = {
     "ngram": {"draft": "ngram"},
     "tree": {"draft": DRAFT, "draft_topk": 3, "num_draft_tokens": 8},
@@ -52,7 +49,7 @@ def accepted_share(seen):
         (False, {"overlap": False}),
         (True, {"chunked_prefill_size": 8, "max_running_requests": 3}),
         (True, {"disagg": True}),
-        (False, CACHED),
+        (False, {"graph": True}),
     ],
     ids=str,
 )
@@ -79,6 +76,18 @@ def test_random_schedules_give_the_bits_of_target_only(kind, seed):
 def test_random_delays_on_every_stream_change_nothing(kind, disagg):
     seen = run(config(True, **KINDS[kind], disagg=disagg), PROMPTS, jitter=RandomDelays(1))
     assert_identical(seen, baseline(kind, True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_cached_prefixes_and_retractions_give_the_bits_of_target_only(kind):
+    options = {"model": KINDS[kind].get("model", "builtin:tiny"), "ignore_eos": True}
+    longest = max((prompt.prompt_ids for prompt in PROMPTS), key=len)
+    prompts = [PromptRequest(f"r{i}", (*longest, i), 30) for i in range(5)]
+    tight = {"prefix_cache": True, "num_kv_slots": 168, "max_running_requests": 3}
+    seen = run(RunConfig(**{**options, **KINDS[kind], **tight}), prompts)
+    assert any(ended.num_retractions for ended in seen.values())
+    assert any(ended.cached_tokens for ended in seen.values())
+    assert_identical(seen, target_only(RunConfig(**options), prompts))
 
 
 @pytest.mark.parametrize("disagg", [False, True], ids=["unified", "disagg"])
