@@ -101,12 +101,16 @@ def diagnose_accepted(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
 
 
 def _is_dropped(mismatch: Mismatch, sources: Sources) -> bool:
-    """Nearly all output rows were never stored: zeros, or what their slots had before."""
-    output: NDArray[np.bool_] = mismatch.regions["output"]
+    """Nearly all rows of verify steps were never stored: zeros, or what their slots had before.
+
+    Where no row is known to be of a verify step, output rows are looked at instead.
+    """
+    verified = mismatch.regions["accepted_draft"]
+    rows: NDArray[np.bool_] = verified if verified.any() else mismatch.regions["output"]
     unwritten = mismatch.rows | mismatch.unrouted
-    if not output.any() or unwritten[output].mean() <= _DROPPED:
+    if not rows.any() or unwritten[rows].mean() <= _DROPPED:
         return False
-    is_left_over = mismatch.unrouted[output].any() or sources.in_slot.mean() > _FOUND
+    is_left_over = mismatch.unrouted[rows].any() or sources.in_slot.mean() > _FOUND
     return bool(is_left_over or not mismatch.facts.draft_tree)
 
 

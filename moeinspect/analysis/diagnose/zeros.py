@@ -19,7 +19,7 @@ from moeinspect.analysis.diagnose.provenance import (
 )
 from moeinspect.analysis.diagnose.words import counted, of_all
 from moeinspect.analysis.findings import Diagnosis, Finding
-from moeinspect.trace.schema import Trace
+from moeinspect.trace.schema import Origin, Trace
 
 _EXPORTS_TOP_K = {"torch", "triton"}
 """Backends whose top-k is a step of its own."""
@@ -47,6 +47,8 @@ def diagnose_zeros(trace: Trace, findings: tuple[Finding, ...]) -> list[Diagnosi
         return [_seam(trace, facts, seam)]
     if shape.is_output:
         return [_whole_output(trace, facts, shape)]
+    if facts.draft and facts.overlap is not False and _is_verified(trace, unwritten):
+        return [_verified(trace, unwritten)]
     return [_scattered(trace, facts, unwritten)]
 
 
@@ -103,6 +105,21 @@ def _whole_output(trace: Trace, facts: RunFacts, shape: PromptShape) -> Diagnosi
     if facts.draft:
         because.append("output tokens were computed by verify steps of a run with a draft")
     return diagnosis("verify-dropped", 0.85 if facts.draft else 0.5, because, trace)
+
+
+def _is_verified(trace: Trace, unwritten: NDArray[np.bool_]) -> bool:
+    """Most rows of verify steps are unwritten, and hardly any other row is."""
+    verified = trace.rows.origin == Origin.VERIFY
+    return bool(verified[unwritten].mean() >= 0.9 and unwritten[verified].mean() >= 0.5)
+
+
+def _verified(trace: Trace, unwritten: NDArray[np.bool_]) -> Diagnosis:
+    verified = trace.rows.origin == Origin.VERIFY
+    because = [
+        f"{counted(int(unwritten[verified].sum()), 'row')} of the {int(verified.sum()):,} that verify steps "
+        "computed were never stored; rows of prefill steps were"
+    ]
+    return diagnosis("verify-dropped", 0.8, because, trace)
 
 
 def _after_prompt(trace: Trace, unwritten: NDArray[np.bool_]) -> list[slice]:

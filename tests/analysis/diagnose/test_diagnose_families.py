@@ -143,6 +143,20 @@ def test_one_request_at_a_time_cannot_tell_a_tree_from_another_layout():
     assert causes(bad) == ["draft-forward-end|tree-rows"]
 
 
+def test_rows_that_a_prefill_computed_again_do_not_hide_a_dropped_verify_result():
+    def recomputed(record, number):
+        position = np.arange(len(record.expert_ids))
+        verified = position >= PROMPT + (6 if number % 2 else 0)
+        ids = record.expert_ids.copy()
+        ids[verified] = 0 if number != 2 else random_layers(ALL)(record, number)["expert_ids"][verified]
+        origin = np.where(verified, Origin.VERIFY, Origin.PREFILL).astype(np.uint8)
+        return {"expert_ids": ids, "origin": origin}
+
+    bad = spoiled(recomputed, draft=DRAFT, disagg=False)
+    assert causes(bad) == ["verify-dropped"]
+    assert [one.cause for one in check_report([bad]).diagnoses] == ["verify-dropped"]
+
+
 def test_layers_without_any_id_in_a_run_with_a_draft_are_a_capturer_of_another_shape():
     def cut(record, number):
         ids = record.expert_ids.copy()
