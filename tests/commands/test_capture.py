@@ -19,6 +19,7 @@ def test_a_run_without_options_takes_the_embedded_model_and_the_built_in_prompts
     trace = read_trace(tmp_path / "tiny.h5")
     assert trace.run.complete
     assert len(trace.requests) >= 8
+    assert trace.requests.cached_tokens.any()
     assert len(set(trace.requests.prompt_len.tolist())) >= 4
     assert (trace.requests.output_len <= 4).all()
 

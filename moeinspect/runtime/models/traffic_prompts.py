@@ -44,13 +44,20 @@ def default_requests(
     prompts = default_prompts(model, tokenizer)
     source = _Source(config, model.vocab_size, tuple(token for _, ids in prompts for token in ids))
     if not config.traffic:
-        return [source.request(name, ids) for name, ids in prompts]
+        return [source.request(name, ids) for name, ids in (*prompts, *_followers(prompts))]
     longest = max(1, model.max_position_embeddings // 2)
     return [
         replace(request, id=f"{name}-{index}", prompt_ids=request.prompt_ids[:longest])
         for name in dict.fromkeys(config.traffic)
         for index, request in enumerate(_MAKERS[name](source))
     ]
+
+
+def _followers(prompts: list[tuple[str, tuple[int, ...]]]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Three more prompts, each the beginning of an earlier one with another end: prefixes to share."""
+    for index, (begin, end) in enumerate(((-4, 2), (-3, 3), (-2, 1)), start=len(prompts)):
+        prefix = prompts[begin][1]
+        yield f"prompt-{index}", prefix[: max(1, len(prefix) * 3 // 4)] + prompts[end][1][:15]
 
 
 def _shared_prefixes(source: _Source) -> Iterator[PromptRequest]:

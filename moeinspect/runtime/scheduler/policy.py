@@ -17,6 +17,10 @@ class SchedulePolicy:
         """Whether prefill goes before decode when both could run."""
         return True
 
+    def prefill_ahead(self) -> int:
+        """Prompt tokens that wait in admitted requests at most; the last one admitted may go beyond."""
+        return self._chunked_prefill_size
+
     def chunk_budget(self) -> int:
         """Prompt tokens that the next prefill step may hold, at least 1."""
         return self._chunked_prefill_size

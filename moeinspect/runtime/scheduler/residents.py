@@ -32,15 +32,24 @@ class Residents:
         self._state = state
         self._holds_back = False
 
-    def admit(self) -> list[Request]:
-        """Moves requests from the queue to the active ones while there is room; returns them."""
+    def admit(self, prefill_ahead: int | None = None) -> list[Request]:
+        """Moves requests from the queue to the active ones while there is room; returns them.
+
+        With `prefill_ahead` none is admitted while this many tokens wait for their prefill: its prefix is
+        looked up as late as that, so that it finds what requests just before it have computed. Mirrors the
+        token budget of `PrefillAdder` in SGLang.
+        """
         if not self.active:
             self._holds_back = False
+        ahead = sum(request.fill_len - request.prefilled_len for request in self.active)
         admitted = []
-        while self.waiting and not self._holds_back and self._give_slots(self.waiting[0]):
+        while self.waiting and not self._holds_back and (prefill_ahead is None or ahead < prefill_ahead):
+            if not self._give_slots(self.waiting[0]):
+                break
             request = self.waiting.popleft()
             self.active.append(request)
             admitted.append(request)
+            ahead += request.fill_len - request.prefilled_len
         return admitted
 
     def reserve(self, requests: Sequence[Request], step: int) -> tuple[Request, ...]:

@@ -137,7 +137,7 @@ class Scheduler:
         return None
 
     def _admit(self) -> None:
-        for request in self.residents.admit():
+        for request in self.residents.admit(self._policy.prefill_ahead()):
             # What the prefix cache had was computed under the present weights: an update empties it.
             request.note_computed(request.computed_len, self.weight_version)
 

@@ -37,8 +37,16 @@ def made(request):
 def test_without_traffic_the_built_in_prompts_run_under_the_options_of_the_run():
     config, tokenizer = models()["builtin:tiny"]
     requests = default_requests(RunConfig(max_new_tokens=5, ignore_eos=True, stop=("x",)), config, tokenizer)
-    assert [(one.id, one.prompt_ids) for one in requests] == default_prompts(config, tokenizer)
+    assert [(one.id, one.prompt_ids) for one in requests[:10]] == default_prompts(config, tokenizer)
     assert {(one.max_new_tokens, one.ignore_eos, one.stop) for one in requests} == {(5, True, ("x",))}
+
+
+def test_the_last_built_in_prompts_begin_like_earlier_ones(made):
+    prompts = [request.prompt_ids for request in made()]
+    assert len({request.id for request in made()}) == len(prompts) == 13
+    for earlier, later in zip(prompts[6:9], prompts[10:], strict=True):
+        shared = len(earlier) * 3 // 4
+        assert later[:shared] == earlier[:shared] and later != earlier[: len(later)]
 
 
 @pytest.mark.parametrize("name", TRAFFICS)
