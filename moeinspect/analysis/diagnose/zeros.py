@@ -156,13 +156,10 @@ def _everything(trace: Trace, facts: RunFacts, shape: PromptShape) -> Diagnosis:
         because.append(f"the MoE backend was {facts.backend}, which exports its top-k")
     else:
         causes.append("kernel-uncaptured")
-    if facts.draft is not False and facts.overlap is not False:
+    if facts.draft is not False and facts.overlap is not False and not facts.draft_layers:
         causes.append("verify-dropped")
         if facts.draft:
-            because.append("a draft was configured; with n-gram drafts the prefill result is dropped as well")
-    if facts.draft_layers:
-        causes.append("draft-recreates-capturer")
-        because.append("the draft has MoE layers: it may have put a capturer of its own in place")
+            because.append("an n-gram draft was configured: with those the prefill result is dropped as well")
     return diagnosis("|".join(sorted(causes)), 0.7, because, trace)
 
 

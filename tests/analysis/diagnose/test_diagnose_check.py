@@ -98,6 +98,12 @@ def test_everything_zero_names_the_ways_in_which_nothing_is_stored():
     assert causes(spoiled(zeroed(slice(None)))) == ["init-order|kernel-uncaptured"]
     (cause,) = causes(spoiled(zeroed(slice(None)), draft="ngram"))
     assert cause == "init-order|kernel-uncaptured|verify-dropped"
+    assert causes(spoiled(zeroed(slice(None)), draft="ngram", backend="torch")) == [
+        "init-order|verify-dropped"
+    ]
+    assert causes(spoiled(zeroed(slice(None)), draft="builtin:tiny-draft", backend="bypass")) == [
+        "init-order|kernel-uncaptured"
+    ]
 
 
 def test_zero_layers_are_read_by_where_they_stand():
