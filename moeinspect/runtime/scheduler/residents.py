@@ -82,6 +82,16 @@ class Residents:
         self.waiting.appendleft(request)
         self._holds_back = True
 
+    def retract_all(self) -> bool:
+        """Takes the slots of all requests and keeps their rows; False if a step is still in flight."""
+        if any(request.inflight for request in self.active):
+            return False
+        for request in reversed(self.active.copy()):  # the oldest ends up in front of the queue
+            self.take_slots(request)
+        for request in self.waiting:
+            request.keep_rows()
+        return True
+
     def forget(self, request: Request) -> None:
         """A waiting request ended."""
         self.waiting.remove(request)

@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from moeinspect.runtime.capture.collector import CollectedRows, RowCollector, join_rows
+from moeinspect.runtime.capture.collector import CollectedRows, RowCollector
 from moeinspect.runtime.device.stream import Device
-from moeinspect.runtime.faults import (
-    NO_FAULTS,
-    PREFILL_ONLY_SHORT,
-    READ_EARLY,
-    RETRACT_REROUTE,
-    SURPLUS_AFTER_STOP,
-    ActiveFaults,
-)
+from moeinspect.runtime.faults import NO_FAULTS, READ_EARLY, ActiveFaults
 from moeinspect.runtime.forward_batch import ForwardMode
 from moeinspect.runtime.memory.request_pool import RequestPool
 from moeinspect.runtime.records import RequestKey
@@ -23,6 +16,7 @@ from moeinspect.runtime.scheduler.outputs import OnOutputs, StepOutputs
 from moeinspect.runtime.scheduler.policy import SchedulePolicy
 from moeinspect.runtime.scheduler.request import Request
 from moeinspect.runtime.scheduler.residents import Residents
+from moeinspect.runtime.scheduler.row_answers import RowAnswers
 from moeinspect.runtime.scheduler.weight_update import WeightUpdate
 from moeinspect.runtime.worker.model_runner import ModelRunner
 
@@ -61,6 +55,7 @@ class Scheduler:
         self._policy = policy
         self._on_outputs = on_outputs
         self._outputs = StepOutputs()
+        self._answers = RowAnswers(collector, faults)
         self._decode_mode = ForwardMode.DECODE if runner.draft is None else ForwardMode.VERIFY
         self._step = 0
         self._weight_updates = deque(weight_updates)
@@ -163,13 +158,8 @@ class Scheduler:
 
         Mirrors an update after `pause_generation(mode="retract")` of SGLang.
         """
-        residents = self.residents
-        if any(request.inflight for request in residents.active):
+        if not self.residents.retract_all():
             return False
-        for request in reversed(residents.active.copy()):  # the oldest ends up in front of the queue
-            residents.take_slots(request)
-        for request in residents.waiting:
-            request.keep_rows()
         if self.pool.cache is not None:
             self.pool.cache.reset()
         self._device.compute.synchronize()
@@ -285,28 +275,7 @@ class Scheduler:
             self._release(request)
 
     def _collect(self, request: Request) -> CollectedRows | None:
-        """The rows of the tokens that were fed; None if the request did not ask for them."""
-        if not request.prompt.return_routed_experts:
-            return None
-        kept = [] if RETRACT_REROUTE in self.faults else request.kept_rows
-        position = max(self._first_collected_position(request), sum(len(part) for part in kept))
-        end = max(position, self._num_rows(request))
-        parts = [*kept, self.collector.collect(request, position, end)]
-        if request.finish_reason == "abort" and request.rows_set_aside is not None:
-            # It may not have computed again what it had computed when its slots were taken.
-            parts.append(request.rows_set_aside.between(end, max(end, request.num_fed)))
-        rows = join_rows(parts) if len(parts) > 1 else parts[0]
-        rows.weight_version = request.versions_of_rows(rows.start, rows.start + len(rows))
-        return rows
-
-    def _num_rows(self, request: Request) -> int:
-        if request.finish_reason == "abort":
-            return min(request.num_fed, request.computed_len)
-        if PREFILL_ONLY_SHORT in self.faults:
-            return request.next_position  # "tokens - 1", although no token was sampled
-        if SURPLUS_AFTER_STOP in self.faults and request.finish_reason == "stop":
-            return request.prompt_len + request.sampled_len - 1  # before the stop was applied
-        return request.num_fed
+        return self._answers.rows_of(request, self._first_collected_position(request))
 
     def _first_collected_position(self, request: Request) -> int:
         """Where the rows that this worker returns begin."""
