@@ -84,6 +84,7 @@ def test_prefixes_that_make_room(run, slots, tmp_path):
     assert read_trace(tmp_path / "t.h5").run.run_config["max_running_requests"] == 2
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(
     "options",
     [

@@ -19,6 +19,7 @@ def baseline(dtype="float32", **options):
     return target_only(RunConfig(dtype=dtype, **options), PROMPTS)
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
     "options",
@@ -40,6 +41,7 @@ def test_graphs_give_the_bits_of_target_only(dtype, options):
     assert_identical(run(RunConfig(dtype=dtype, graph=True, **options), PROMPTS), baseline(dtype))
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_random_schedules_give_the_bits_of_target_only(seed):
     config = RunConfig(graph=True, draft=DRAFT if seed % 2 else None, overlap=seed < 2)
@@ -52,6 +54,7 @@ def test_random_delays_on_every_stream_change_nothing(options):
     assert_identical(run(config, PROMPTS, jitter=RandomDelays(1)), baseline(temperature=1.0, seed=3))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("backend", ["torch", "bypass"])
 def test_new_weights_are_captured_anew(backend):
     config = RunConfig(weight_updates=((6, "builtin:tiny-updated"),), overlap=False, backend=backend)

@@ -7,6 +7,7 @@ from switches import SWITCHES, pairwise
 QUICK = [choice for choice in sample_of(2026, 60) if choice["workers"] in ("unified", "1x1")][:16]
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("choice", QUICK, ids=str)
 def test_a_random_configuration_gives_the_bits_of_target_only(choice):
     rows, found = differences(choice, seed=1)

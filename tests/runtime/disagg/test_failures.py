@@ -23,6 +23,7 @@ def workers():
     return {process.name: process for process in multiprocessing.active_children()}
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize(
     "options", [{}, {**SEVERAL, "transfer": "gloo"}, SEVERAL], ids=["shm", "gloo", "2x2"]
 )

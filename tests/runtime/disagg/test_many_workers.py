@@ -17,6 +17,7 @@ def baseline(**options):
     return target_only(RunConfig(**options), PROMPTS)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     "options",
     [
@@ -43,6 +44,7 @@ def test_every_number_of_workers_gives_the_bits_of_target_only(options):
     assert used == set(range(prefill_workers + options["decode_workers"]))
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("transfer", ["shm", "gloo"])
 def test_random_delays_change_nothing(seed, transfer):

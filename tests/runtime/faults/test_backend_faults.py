@@ -36,6 +36,7 @@ def as_configured(fault, **options):
         return {ended.id: ended for ended in runtime.generate(PROMPTS)}
 
 
+@pytest.mark.quick(4)
 @past_the_opt_out
 @pytest.mark.parametrize(
     "options", [{}, {"overlap": False}, {"graph": True}, {"disagg": True}, {"chunked_prefill_size": 8}]
@@ -49,6 +50,7 @@ def test_the_drafts_choices_stand_in_its_layers_and_no_other(fault, options):
     assert wrong[:, DRAFT_COLUMNS].mean() > 0.95
 
 
+@pytest.mark.quick(3)
 @past_the_opt_out
 @pytest.mark.parametrize(
     "options",

@@ -33,6 +33,7 @@ def as_configured(config, prompts):
         return {ended.id: ended for ended in runtime.generate(prompts)}
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     "options",
     [{}, {"overlap": False}, {"draft": DRAFT}, SEVERAL, {"transfer": "gloo"}, {"stream": True}],

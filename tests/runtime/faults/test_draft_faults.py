@@ -38,6 +38,7 @@ def first_rows_of_steps(ended):
     return first + np.flatnonzero(np.diff(steps, prepend=-1))
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize(
     "fault, options",
     [

@@ -31,6 +31,7 @@ def wrong_cells(fault, prompts=PROMPTS, **options):
     return seen, wrong
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("fault", "options"),
     [
@@ -95,6 +96,7 @@ def test_chunks_that_fill_their_graphs_have_no_padding():
     assert not wrong["long"].any()
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     "options",
     [

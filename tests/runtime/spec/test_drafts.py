@@ -40,6 +40,7 @@ def accepted_share(seen):
     return sum(e.num_accepted for e in seen.values()) / sum(e.num_drafted for e in seen.values())
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "sampled, options",
@@ -57,12 +58,14 @@ def test_every_kind_of_draft_gives_the_bits_of_target_only(kind, sampled, option
     assert_identical(run(config(sampled, **KINDS[kind], **options), PROMPTS), baseline(kind, sampled))
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_bfloat16_gives_the_bits_of_target_only(kind):
     seen = run(config(True, **KINDS[kind], dtype="bfloat16"), PROMPTS)
     assert_identical(seen, baseline(kind, True, "bfloat16"))
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(2))
 def test_random_schedules_give_the_bits_of_target_only(kind, seed):
@@ -71,6 +74,7 @@ def test_random_schedules_give_the_bits_of_target_only(kind, seed):
     assert_identical(seen, baseline(kind, seed > 0))
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("disagg", [False, True], ids=["unified", "disagg"])
 def test_random_delays_on_every_stream_change_nothing(kind, disagg):
@@ -78,6 +82,7 @@ def test_random_delays_on_every_stream_change_nothing(kind, disagg):
     assert_identical(seen, baseline(kind, True))
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_cached_prefixes_and_retractions_give_the_bits_of_target_only(kind):
     options = {"model": KINDS[kind].get("model", "builtin:tiny"), "ignore_eos": True}

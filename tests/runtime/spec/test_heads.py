@@ -35,6 +35,7 @@ def test_heads_often_propose_what_the_target_samples(draft, least):
     assert kept / sent > least
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("draft", [NEXTN, EAGLE3])
 @pytest.mark.parametrize(
     "options",
