@@ -17,7 +17,7 @@ from moeinspect.errors import InputError
 from moeinspect.runtime.config import RunConfig
 from moeinspect.runtime.records import PromptRequest, RequestKey
 from moeinspect.runtime.resolve import resolve
-from moeinspect.trace.schema import Trace
+from moeinspect.trace.schema import Trace, Validity
 
 SHOWN_PATH = "(target-only baseline)"
 """How a baseline that is not kept is named in reports."""
@@ -36,6 +36,11 @@ def made_baseline(trace: Trace, keep: Path | None, force: bool, console: Console
     """
     from moeinspect.trace.reader import read_trace
 
+    if len(trace.rows) and (trace.rows.validity == Validity.MISSING).all():
+        raise InputError(
+            f"{trace.path}: nothing to compare: no request asked for its routed experts",
+            "capture again with return_routed_experts true",
+        )
     config = baseline_config(trace)
     requests = baseline_requests(trace, console)
     with TemporaryDirectory(prefix="moeinspect-") as folder:

@@ -20,6 +20,9 @@ COMPARING = "Comparing"
 DISAGG = "Disaggregation"
 LATER = "Of a later version: refused by name in this one"
 
+MAX_COUNT = 2**31 - 1
+"""Largest number that counts something, such as tokens or requests."""
+
 
 def print_version(asked: bool) -> None:
     """Callback of --version."""

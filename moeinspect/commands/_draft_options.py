@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from moeinspect.commands._declare import DRAFT, option, within
+from moeinspect.commands._declare import DRAFT, MAX_COUNT, option, within
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class DraftOptions:
             "--num-draft-tokens",
             panel=DRAFT,
             metavar="N",
-            callback=within(1),
+            callback=within(1, MAX_COUNT),
             help="Tokens proposed per step.",
         ),
     ] = 4
@@ -38,7 +38,7 @@ class DraftOptions:
             "--draft-topk",
             panel=DRAFT,
             metavar="N",
-            callback=within(1),
+            callback=within(1, MAX_COUNT),
             help="Branches of the draft's tree; 1 is a chain.",
         ),
     ] = 1

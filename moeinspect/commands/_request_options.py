@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from moeinspect.commands._declare import REQUESTS, option, within
+from moeinspect.commands._declare import MAX_COUNT, REQUESTS, option, within
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class RequestOptions:
             "--max-new-tokens",
             panel=REQUESTS,
             metavar="N",
-            callback=within(0),
+            callback=within(0, MAX_COUNT),
             help="Output tokens per request; 0 computes the prompt only.",
         ),
     ] = 32
@@ -68,7 +68,7 @@ class RequestOptions:
             "--top-k",
             panel=REQUESTS,
             metavar="K",
-            callback=within(0),
+            callback=within(0, MAX_COUNT),
             help="Sample among the K likeliest tokens; 0: among all.",
         ),
     ] = 0

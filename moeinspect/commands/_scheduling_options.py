@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from moeinspect.commands._declare import SCHEDULING, option, within
+from moeinspect.commands._declare import MAX_COUNT, SCHEDULING, option, within
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class SchedulingOptions:
             "--host-kv-slots",
             panel=SCHEDULING,
             metavar="N",
-            callback=within(0),
+            callback=within(0, MAX_COUNT),
             help="Tokens of the prefix cache that find a place in host memory when KV slots run out.",
         ),
     ] = 0
@@ -60,7 +60,7 @@ class SchedulingOptions:
             "--chunked-prefill-size",
             panel=SCHEDULING,
             metavar="N",
-            callback=within(1),
+            callback=within(1, MAX_COUNT),
             help="Most prompt tokens in one forward.",
         ),
     ] = 64
@@ -70,7 +70,7 @@ class SchedulingOptions:
             "--max-running-requests",
             panel=SCHEDULING,
             metavar="N",
-            callback=within(1),
+            callback=within(1, MAX_COUNT),
             help="Most requests at a time.",
         ),
     ] = 16
@@ -80,7 +80,7 @@ class SchedulingOptions:
             "--num-kv-slots",
             panel=SCHEDULING,
             metavar="N",
-            callback=within(1),
+            callback=within(1, MAX_COUNT),
             help="Tokens that the KV cache holds. Without it: enough for the requests that run at a time.",
         ),
     ] = None

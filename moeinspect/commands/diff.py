@@ -55,7 +55,7 @@ def diff(
     refuse_later_facts(facts)
     inputs = [trace] if baseline is None else [trace, baseline]
     check_report_output(common, *inputs)
-    check_kept_baseline(compare, baseline, inputs)
+    check_kept_baseline(compare, baseline, inputs, common.output)
     from moeinspect.analysis.compare import diff_report
     from moeinspect.trace.reader import read_trace
 
@@ -68,12 +68,19 @@ def diff(
     return status
 
 
-def check_kept_baseline(compare: CompareOptions, baseline: Path | None, inputs: list[Path]) -> None:
+def check_kept_baseline(
+    compare: CompareOptions, baseline: Path | None, inputs: list[Path], output: Path | None
+) -> None:
     """Raises if --keep-baseline makes no sense beside the other arguments."""
     if compare.keep_baseline is None:
         return
     if baseline is not None:
         raise UsageError("--keep-baseline with a BASELINE: no baseline is made then", "leave one of them out")
+    if output is not None and output.resolve() == compare.keep_baseline.resolve():
+        raise UsageError(
+            f"--keep-baseline and --output are both {output}",
+            "give the report another name",
+        )
     refuse_input_as_output(compare.keep_baseline, *inputs)
 
 

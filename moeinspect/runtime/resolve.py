@@ -66,8 +66,22 @@ def resolve(config: RunConfig, explicit: frozenset[str]) -> tuple[RunConfig, tup
     for name in dict.fromkeys(config.faults):
         config = _apply_needs(config, name, explicit, notes)
     config = _bring_traffic(config, explicit, notes)
+    wanted = config
     config = settle_contradictions(config, explicit, notes)
+    notes += _inert_by_contradiction(wanted, config)
     return config, tuple(notes)
+
+
+def _inert_by_contradiction(wanted: RunConfig, config: RunConfig) -> list[str]:
+    """Warnings for the faults that lost what they need because it does not go with the other options."""
+    return [
+        f"warning: --fault {name} does nothing in this run: {_need_words(field, getattr(wanted, field))} is "
+        "left out"
+        for name in dict.fromkeys(config.faults)
+        for field, need in FAULTS[name].needs.items()
+        if _satisfied(field, getattr(wanted, field), need)
+        and not _satisfied(field, getattr(config, field), need)
+    ]
 
 
 def _resolve_target_only(config: RunConfig, explicit: frozenset[str]) -> RunConfig:

@@ -279,3 +279,15 @@ def test_more_kv_slots_than_memory_is_one_line_and_no_file(run, prompts, tmp_pat
     assert "memory" in done.error
     assert "this is a bug" not in done.error
     assert list(tmp_path.iterdir()) == [source]
+
+
+@pytest.mark.parametrize("option", ["--num-kv-slots", "--host-kv-slots", "--max-running-requests"])
+def test_a_number_that_counts_nothing_on_earth_is_refused_by_its_option(option, run):
+    done = run("capture", option, 10**20, "-o", "t.h5")
+    assert done.status == 2 and option in done.error and "at most" in done.error
+    assert not Path("t.h5").exists()
+
+
+def test_new_weights_that_are_not_there_are_named_by_their_option(run):
+    done = run("capture", "--weight-update", "1:nowhere", "-o", "t.h5")
+    assert done.status == 2 and "--weight-update" in done.error and "nowhere" in done.error

@@ -234,3 +234,16 @@ def test_github_format_annotates_findings(run, tmp_path):
     assert done.status == 1
     assert any(line.startswith("::error") for line in done.stdout.splitlines())
     assert done.stderr == ""
+
+
+def test_the_report_is_never_written_over_the_kept_baseline(run):
+    assert run("capture", "-o", "t.h5", "--max-new-tokens", 1).status == 0
+    done = run("diff", "t.h5", "--keep-baseline", "k.h5", "-o", "./k.h5", "-f")
+    assert done.status == 2 and "--keep-baseline" in done.error and not Path("k.h5").exists()
+
+
+def test_a_trace_for_whose_rows_nobody_asked_costs_no_baseline(run, prompts):
+    path = prompts({"prompt": "Hi", "return_routed_experts": False, "max_new_tokens": 2})
+    assert run("capture", "--prompts", path, "-o", "t.h5").status == 0
+    done = run("diff", "t.h5")
+    assert done.status == 2 and "asked for" in done.error

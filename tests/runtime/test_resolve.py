@@ -169,3 +169,8 @@ def test_a_target_without_an_embedded_draft_has_to_be_given_one():
         UsageError, match="needs a MoE draft made for /my/model; name its folder with --draft"
     ):
         resolve(RunConfig(model="/my/model", faults=("draft-capture",)), frozenset())
+
+
+def test_a_fault_that_loses_what_it_needs_says_that_it_does_nothing():
+    _, notes = resolve(RunConfig(faults=("retract-reroute",), disagg=True), frozenset({"disagg"}))
+    assert any("warning" in note and "--fault retract-reroute does nothing" in note for note in notes)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import TypeVar
@@ -170,6 +171,8 @@ class WorkerGroup:
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
     """Ctrl-C waits while a process starts; what starts here inherits that it is deaf to it."""
+    # Starting the resource tracker lets interrupts in again, so it has to be there before.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -182,12 +185,14 @@ def _start(process: BaseProcess) -> None:
         with _interrupts_held():
             process.start()
     except (EOFError, OSError) as error:
-        raise EngineError(f"the {process.name} worker could not be started: {error}") from error
+        raise EngineError(
+            f"the {process.name} worker could not be started: {error}", "see the system log, then try again"
+        ) from error
 
 
 def _death(worker: Worker, code: int) -> EngineError:
     how = f"was killed by signal {-code}" if code < 0 else f"exited with status {code}"
     return EngineError(
         f"the {worker.name} worker (pid {worker.process.pid}) {how}",
-        "requests that had ended are in the trace; see the system log for what ended it",
+        "see the system log for what ended it; requests that had ended before are kept",
     )

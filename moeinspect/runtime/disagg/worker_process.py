@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
 
 import torch
 
@@ -17,6 +22,9 @@ from moeinspect.runtime.disagg.worker_args import WorkerArgs, worker_names
 from moeinspect.runtime.disagg.worker_half import WorkerHalf
 from moeinspect.runtime.memory.kv_cache import KVCache
 from moeinspect.runtime.worker.worker import DTYPES, Worker
+
+_WATCH_S = 0.2
+"""How often a worker that gets ready looks whether the balancer is still there."""
 
 
 def worker_main(args: WorkerArgs) -> None:
@@ -49,7 +57,49 @@ def _serve(args: WorkerArgs) -> None:
         index: [region.tensor().view(dtype) for region in regions] for index, regions in args.regions.items()
     }
     own_kv = shared_kv.get(args.index) if args.is_decode else None
-    worker = Worker(
+    with _ends_with(args.channels.balancer):
+        worker = _load(args, own_kv)
+        for region in (region for regions in args.regions.values() for region in regions):
+            region.close()
+        half = _half(worker, args, shared_kv)
+    try:
+        try:
+            half.serve()
+        finally:
+            half.close()
+    finally:
+        worker.close()
+
+
+@contextmanager
+def _ends_with(balancer: Connection) -> Iterator[None]:
+    """Ends this process at once if the balancer goes away while the worker gets ready.
+
+    It may be waiting for others that will never come. Nothing is sent to a worker before it is ready, so
+    whatever shows on the connection is its end.
+    """
+    is_ready = threading.Event()
+
+    def watch() -> None:
+        while not is_ready.wait(_WATCH_S):
+            try:
+                is_gone = balancer.poll()
+            except OSError:
+                is_gone = True
+            if is_gone:
+                os._exit(1)
+
+    thread = threading.Thread(target=watch, name="moeinspect-watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_ready.set()
+        thread.join()
+
+
+def _load(args: WorkerArgs, own_kv: list[torch.Tensor] | None) -> Worker:
+    return Worker(
         args.config,
         args.plan,
         args.index,
@@ -57,16 +107,6 @@ def _serve(args: WorkerArgs) -> None:
         prefix_cache=not args.is_decode,
         jitter=args.jitter,
     )
-    for region in (region for regions in args.regions.values() for region in regions):
-        region.close()
-    try:
-        half = _half(worker, args, shared_kv)
-        try:
-            half.serve()
-        finally:
-            half.close()
-    finally:
-        worker.close()
 
 
 def _half(worker: Worker, args: WorkerArgs, shared_kv: dict[int, list[torch.Tensor]]) -> WorkerHalf:

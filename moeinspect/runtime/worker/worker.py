@@ -174,7 +174,10 @@ def load_update(config: RunConfig, name: str, target: Qwen3MoeForCausalLM) -> Qw
     Raises:
         InputError: it cannot be loaded, or is not of the target's shape.
     """
-    model = load_model(name, dtype=DTYPES[config.dtype], deterministic=config.deterministic)
+    try:
+        model = load_model(name, dtype=DTYPES[config.dtype], deterministic=config.deterministic)
+    except InputError as error:
+        raise InputError(f"--weight-update {error.message}", error.hint) from error
     if model.config.essentials != target.config.essentials:
         raise InputError(
             f"--weight-update {name}: its config differs from that of {config.model}",
