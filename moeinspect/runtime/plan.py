@@ -91,7 +91,8 @@ def make_plan(config: RunConfig, requests: Sequence[PromptRequest]) -> Plan:
     width = 1 if config.draft is None else 1 + config.num_draft_tokens
     running = min(config.max_running_requests, len(requests))
     # A request that was preempted computes its outputs again in a prefill.
-    prefill_tokens = sum(len(r.prompt_ids) + r.max_new_tokens for r in requests)
+    fills = sorted((len(r.prompt_ids) + r.max_new_tokens for r in requests), reverse=True)
+    prefill_tokens = sum(fills[:running])
     return Plan(
         num_slots=PAGE_SIZE + usable,
         max_len=slots_in_pages(lengths[0]),

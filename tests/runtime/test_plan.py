@@ -18,7 +18,7 @@ def request(prompt_len=10, new=5, id="r", token=3):
         (RunConfig(), [request(prompt_len=0)], "is empty"),
         (RunConfig(), [request(token=100)], "token id 100, outside the vocabulary of 100"),
         (RunConfig(), [request(token=-1)], "token id -1"),
-        (RunConfig(), [request(new=0)], "asks for 0 new tokens"),
+        (RunConfig(), [request(new=-1)], "asks for -1 new tokens"),
         (RunConfig(), [request(prompt_len=60)], "needs 65 positions .* and the model has 64"),
         (RunConfig(draft="d"), [request(prompt_len=52)], "needs 65 positions"),
         (RunConfig(num_kv_slots=16), [request(prompt_len=12)], "needs 24 KV slots .* --num-kv-slots 16"),
@@ -47,4 +47,4 @@ def test_a_forward_never_has_more_rows_than_the_device_buffer():
     plan = make_plan(RunConfig(chunked_prefill_size=8, draft="d", num_draft_tokens=4), requests)
     assert plan.max_tokens == 16 * 5
     plan = make_plan(RunConfig(chunked_prefill_size=1 << 30, max_running_requests=1), requests)
-    assert plan.max_tokens == 60
+    assert plan.max_tokens == 3 + 5  # a prompt, and after a preemption its outputs with it
