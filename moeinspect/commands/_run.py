@@ -151,7 +151,8 @@ def _names_lack_of_memory() -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, MemoryError) or "allocate memory" in str(error):
             raise EngineError(
-                "there is not enough memory for this run", "lower --num-kv-slots or --max-running-requests"
+                "there is not enough memory for this run",
+                "lower --num-kv-slots, --host-kv-slots or --max-running-requests",
             ) from error
         raise
 

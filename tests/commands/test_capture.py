@@ -274,7 +274,7 @@ def test_a_name_that_looks_like_an_option_is_no_option_in_the_next_command(run, 
 @pytest.mark.parametrize("options", [[], ["--disagg"]], ids=["unified", "disagg"])
 def test_more_kv_slots_than_memory_is_one_line_and_no_file(run, prompts, tmp_path, options):
     source = prompts(*SHORT)
-    done = run("capture", "--prompts", source, "-o", "t.h5", "--num-kv-slots", 10**13, *options)
+    done = run("capture", "--prompts", source, "-o", "t.h5", "--num-kv-slots", 2**31 - 1, *options)
     assert (done.status, done.stdout) == (2, "")
     assert "memory" in done.error
     assert "this is a bug" not in done.error
