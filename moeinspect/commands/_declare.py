@@ -36,14 +36,15 @@ def within(low: float, high: float = math.inf, *, above: bool = False) -> Callab
 
     `above` leaves `low` itself out. (Ranges of typer's own let nan pass and clutter the help.)
     """
-    wanted = f"{'above' if above else 'at least'} {low}" + (
-        "" if high == math.inf else f" and at most {high}"
-    )
+    least = f"{'above' if above else 'at least'} {low}"
+    wanted = least if high in (math.inf, MAX_COUNT) else f"{least} and at most {high}"
 
     def check(value: float | None) -> float | None:
         if value is None or (math.isfinite(value) and low <= value <= high and not (above and value == low)):
             return value
-        raise typer.BadParameter(f"must be {wanted}, not {value}")
+        # A limit that only keeps numbers from overflowing is named to who exceeds it.
+        problem = f"at most {high}" if high == MAX_COUNT and value > high else wanted
+        raise typer.BadParameter(f"must be {problem}, not {value}")
 
     return check
 
