@@ -148,8 +148,7 @@ class RoutedExpertsCapturer:
 
     def put_rows(self, slots: torch.Tensor, rows: Sequence[torch.Tensor]) -> None:
         """Stores rows, as `rows_of` gave them, under KV slots [n]: they follow KV that was moved."""
-        for buffer, values in zip(self.host_buffer.tensors(), rows, strict=True):
-            buffer[slots] = values
+        self.host_buffer.store(slots, rows)
 
 
 def logit_margin(router_logits: torch.Tensor, top_k: int) -> torch.Tensor:

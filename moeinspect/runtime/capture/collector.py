@@ -131,19 +131,9 @@ class RowCollector:
 
 
 def join_rows(parts: Sequence[CollectedRows]) -> CollectedRows:
-    """Rows of one request that stand one after another; the parts have the same columns."""
-    return CollectedRows(
-        start=parts[0].start,
-        expert_ids=np.concatenate([part.expert_ids for part in parts]),
-        origin=np.concatenate([part.origin for part in parts]),
-        worker=np.concatenate([part.worker for part in parts]),
-        step=np.concatenate([part.step for part in parts]),
-        slot=np.concatenate([part.slot for part in parts]),
-        weights=_join([part.weights for part in parts]),
-        margin=_join([part.margin for part in parts]),
-    )
-
-
-def _join(columns: Sequence[NDArray[np.float32] | None]) -> NDArray[np.float32] | None:
-    present = [column for column in columns if column is not None]
-    return np.concatenate(present) if len(present) == len(columns) else None
+    """Rows of one request that stand one after another; a column that a part lacks is left out."""
+    columns: dict[str, Any] = {}
+    for name in ROW_COLUMNS:
+        present = [column for part in parts if (column := getattr(part, name)) is not None]
+        columns[name] = np.concatenate(present) if len(present) == len(parts) else None
+    return CollectedRows(start=parts[0].start, **columns)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
-
-import numpy as np
 
 from moeinspect.errors import EngineError
 from moeinspect.runtime.answers import Answer, Ended
-from moeinspect.runtime.capture.collector import ROW_COLUMNS, CollectedRows
+from moeinspect.runtime.capture.collector import ROW_COLUMNS, CollectedRows, join_rows
 from moeinspect.runtime.faults import BATCH_INDEX_SWAP, MERGE_MISALIGNED, NO_MERGE
 from moeinspect.runtime.records import RequestKey
 
@@ -87,15 +84,13 @@ def _joined(where: str, first: CollectedRows, second: CollectedRows) -> Collecte
     Raises:
         EngineError: one side lacks a column that the other has, or has it in another dtype.
     """
-    columns: dict[str, Any] = {}
     for name in ROW_COLUMNS:
         a, b = getattr(first, name), getattr(second, name)
         if (a is None) != (b is None):
             raise EngineError(f"{where}: only one of them returned {name}")
         if a is not None and a.dtype != b.dtype:
             raise EngineError(f"{where}: {name} are {a.dtype} and {b.dtype}")
-        columns[name] = None if a is None else np.concatenate([a, b])
-    return CollectedRows(start=first.start, **columns)
+    return join_rows([first, second])
 
 
 def _name(key: RequestKey) -> str:
