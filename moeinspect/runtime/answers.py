@@ -71,7 +71,7 @@ class AnswerWriter:
         return answers
 
     def _add(self, answers: StepAnswers, request: Request, rows: CollectedRows | None) -> None:
-        key = request.prompt.key
+        key = request.key
         answers.keys.append(key)
         answers.new_tokens.append(request.output_ids[self._num_sent.get(key, 0) :])
         answers.ended.append(_ended(request))

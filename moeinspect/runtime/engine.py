@@ -154,8 +154,7 @@ class LocalRuntime:
         return sample_seed(seed, prompt.sample)
 
     def _request(self, prompt: PromptRequest) -> Request:
-        eos = frozenset[int]() if prompt.ignore_eos else frozenset(self.eos_token_ids)
-        return Request(prompt, self._seed(prompt), eos, self.decode if prompt.stop else None)
+        return Request(prompt, self._seed(prompt), frozenset(self.eos_token_ids), self.decode)
 
 
 def _check_draft(config: RunConfig, target: ModelConfig, draft: ModelConfig) -> None:

@@ -17,7 +17,6 @@ from moeinspect.runtime.disagg.worker_half import Sender, WorkerHalf
 from moeinspect.runtime.faults import BATCH_INDEX_SWAP, NO_MERGE
 from moeinspect.runtime.records import RequestKey
 from moeinspect.runtime.scheduler.disagg import DecodeScheduler
-from moeinspect.runtime.scheduler.policy import SchedulePolicy
 from moeinspect.runtime.scheduler.request import Request
 from moeinspect.runtime.worker.worker import Worker
 
@@ -30,15 +29,7 @@ class DecodeHalf(WorkerHalf):
     def __init__(self, worker: Worker, args: WorkerArgs, inbox: Inbox, path: ReceivePath) -> None:
         super().__init__(worker, args, inbox)
         self.receiver = KVReceiver(path, together=BATCH_INDEX_SWAP in worker.faults)
-        self.scheduler = DecodeScheduler(
-            worker.runner,
-            worker.pool,
-            worker.collector,
-            worker.device,
-            SchedulePolicy(args.config.chunked_prefill_size),
-            self._answer,
-            faults=worker.faults,
-        )
+        self.scheduler = self._make_scheduler(DecodeScheduler)
         self.scheduler.on_preallocated = self._preallocated
         self.scheduler.collects_prompt_rows = NO_MERGE in worker.faults
         self._prefill_of: dict[RequestKey, int] = {}
@@ -54,7 +45,7 @@ class DecodeHalf(WorkerHalf):
         self.scheduler.add(self._request(routed.prompt, routed.seed))
 
     def _preallocated(self, request: Request) -> None:
-        key = request.prompt.key
+        key = request.key
         slots = request.slots[: request.prompt_len].copy()
         self.receiver.expect(key, slots)
         self.peers[self._prefill_of.pop(key)].send(KVDestination(key, slots))

@@ -117,10 +117,8 @@ class _PairStreams:
         return done
 
 
-class GlooSendPath:
-    """Gathers a prompt's KV into one buffer for each model and sends it."""
-
-    announces_first = True
+class _GlooPath:
+    """One side of the links to all peers."""
 
     def __init__(
         self, group: GlooGroup, caches: Sequence[KVCache], device: Device, wake: Callable[[], None]
@@ -128,6 +126,16 @@ class GlooSendPath:
         self._group = group
         self._caches = caches
         self._streams = _PairStreams(device, wake)
+
+    def _tag(self, transfer: int, cache: int) -> int:
+        """What tells the messages of a pair apart: each transfer has one for each KV cache."""
+        return transfer * len(self._caches) + cache
+
+
+class GlooSendPath(_GlooPath):
+    """Gathers a prompt's KV into one buffer for each model and sends it."""
+
+    announces_first = True
 
     def send(
         self, decode: int, from_slots: torch.Tensor, to_slots: torch.Tensor, transfer: int
@@ -137,20 +145,13 @@ class GlooSendPath:
         def work() -> None:
             for i, cache in enumerate(self._caches):
                 data = cache.data.index_select(2, from_slots)
-                self._group.send(data, decode, transfer * len(self._caches) + i)
+                self._group.send(data, decode, self._tag(transfer, i))
 
         return self._streams.run(decode, work, kind="kv-send", step=transfer)
 
 
-class GlooReceivePath:
+class GlooReceivePath(_GlooPath):
     """Receives a prompt's KV into a buffer and stores it under the slots that were allocated for it."""
-
-    def __init__(
-        self, group: GlooGroup, caches: Sequence[KVCache], device: Device, wake: Callable[[], None]
-    ) -> None:
-        self._group = group
-        self._caches = caches
-        self._streams = _PairStreams(device, wake)
 
     def receive(self, prefill: int, slots: torch.Tensor, transfer: int) -> StreamEvent | None:
         """See `ReceivePath.receive`."""
@@ -159,7 +160,7 @@ class GlooReceivePath:
             for i, cache in enumerate(self._caches):
                 layers, two, _, heads, head_dim = cache.shape.dims
                 data = torch.empty((layers, two, len(slots), heads, head_dim), dtype=cache.shape.dtype)
-                self._group.receive(data, prefill, transfer * len(self._caches) + i)
+                self._group.receive(data, prefill, self._tag(transfer, i))
                 cache.data[:, :, slots] = data
 
         return self._streams.run(prefill, work, kind="kv-receive", step=transfer)

@@ -101,8 +101,8 @@ class KVSender:
         if request.key in self._unwanted:
             self._not_sent.append(request)
             return
-        self._prefilled[request.prompt.key] = request
-        self._start_if_possible(request.prompt.key)
+        self._prefilled[request.key] = request
+        self._start_if_possible(request.key)
 
     def completed(self) -> list[Request]:
         """Requests whose KV has left, or need not leave, since the last call; nothing reads their slots."""

@@ -18,7 +18,6 @@ from moeinspect.runtime.disagg.worker_half import Sender, WorkerHalf
 from moeinspect.runtime.records import RequestKey
 from moeinspect.runtime.scheduler.disagg import PrefillScheduler
 from moeinspect.runtime.scheduler.outputs import StepOutputs
-from moeinspect.runtime.scheduler.policy import SchedulePolicy
 from moeinspect.runtime.scheduler.request import Request
 from moeinspect.runtime.worker.worker import Worker
 
@@ -31,15 +30,7 @@ class PrefillHalf(WorkerHalf):
     def __init__(self, worker: Worker, args: WorkerArgs, inbox: Inbox, path: SendPath) -> None:
         super().__init__(worker, args, inbox)
         self.sender = KVSender(path, self._announce, self._refuse)
-        self.scheduler = PrefillScheduler(
-            worker.runner,
-            worker.pool,
-            worker.collector,
-            worker.device,
-            SchedulePolicy(args.config.chunked_prefill_size),
-            self._answer,
-            faults=worker.faults,
-        )
+        self.scheduler = self._make_scheduler(PrefillScheduler)
         self.scheduler.on_prefilled = self.sender.prefilled
         self._handlers[KVDestination] = self._destination
         self._handlers[KVUnwanted] = self._unwanted
@@ -75,5 +66,5 @@ class PrefillHalf(WorkerHalf):
         self.peers[decode].send(KVAborted(key))
 
     def _announce(self, request: Request, decode: int, transfer: int) -> None:
-        key, first_token = request.prompt.key, request.output_ids[0]
+        key, first_token = request.key, request.output_ids[0]
         self.peers[decode].send(KVReady(key, request.prompt_len, first_token, transfer, request.last_hidden))

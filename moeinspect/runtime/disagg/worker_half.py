@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from moeinspect.runtime.answers import AnswerWriter
 from moeinspect.runtime.disagg.channel import Inbox, Outbox
@@ -12,9 +12,12 @@ from moeinspect.runtime.disagg.worker_args import WorkerArgs
 from moeinspect.runtime.models.tokenizer import Tokenizer, load_tokenizer
 from moeinspect.runtime.records import PromptRequest
 from moeinspect.runtime.scheduler.outputs import StepOutputs
+from moeinspect.runtime.scheduler.policy import SchedulePolicy
 from moeinspect.runtime.scheduler.request import Request
 from moeinspect.runtime.scheduler.scheduler import Scheduler
 from moeinspect.runtime.worker.worker import Worker
+
+_S = TypeVar("_S", bound=Scheduler)
 
 Sender = int | None
 """Who sent a message: a worker's index, or None for the balancer."""
@@ -54,6 +57,18 @@ class WorkerHalf:
         for outbox in (*self.peers.values(), self.balancer):
             outbox.close()
 
+    def _make_scheduler(self, kind: type[_S]) -> _S:
+        worker = self.worker
+        return kind(
+            worker.runner,
+            worker.pool,
+            worker.collector,
+            worker.device,
+            SchedulePolicy(self.args.config.chunked_prefill_size),
+            self._answer,
+            faults=worker.faults,
+        )
+
     def _receive(self, idle: bool) -> bool:
         for sender, message in self.inbox.messages(block=idle):
             self._handlers[type(message)](sender, message)
@@ -79,8 +94,7 @@ class WorkerHalf:
         self._open = False
 
     def _request(self, prompt: PromptRequest, seed: int) -> Request:
-        eos = frozenset() if prompt.ignore_eos else self.args.eos_token_ids
-        return Request(prompt, seed, eos, self._decode if prompt.stop else None)
+        return Request(prompt, seed, self.args.eos_token_ids, self._decode)
 
     def _decode(self, ids: Sequence[int]) -> str:
         """Text of token ids; the tokenizer is loaded when the first request needs it."""

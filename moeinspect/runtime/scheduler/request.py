@@ -41,7 +41,7 @@ class Request:
     prompt: PromptRequest
     seed: int
     eos_token_ids: frozenset[int]
-    decode: Decode | None = None
+    decode: Decode
     table_row: int = -1
     slots: NDArray[np.int64] = field(default_factory=lambda: NO_SLOTS)
     owned: NDArray[np.bool_] = field(default_factory=lambda: NO_PAGES)
@@ -171,9 +171,11 @@ class Request:
         return np.asarray(known + [last] * (end - start - len(known)), dtype=np.uint16)
 
     def _stops_at(self, token: int) -> bool:
-        if token in self.eos_token_ids or token in self.prompt.stop_token_ids:
+        if token in self.prompt.stop_token_ids:
             return True
-        if not self.prompt.stop or self.decode is None:
+        if token in self.eos_token_ids and not self.prompt.ignore_eos:
+            return True
+        if not self.prompt.stop:
             return False
         # The newest token ends the text: a stop string lies in the last tokens, of a byte or more each.
         longest = max(len(stop.encode()) for stop in self.prompt.stop)
