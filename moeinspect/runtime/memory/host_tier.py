@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from moeinspect.runtime.capture.collector import RowCollector, SavedRows
 from moeinspect.runtime.device.stream import Device
 from moeinspect.runtime.memory.kv_cache import KVCache
-from moeinspect.runtime.memory.page_allocator import PAGE_SIZE, PageAllocator, slots_in_pages
+from moeinspect.runtime.memory.page_allocator import PAGE_SIZE, PageAllocator
 
 
 class KVMover:
@@ -25,23 +25,27 @@ class KVMover:
         self._device = device
         self._count = 0
 
-    def to_host(self, slots: NDArray[np.int64], destinations: Sequence[torch.Tensor]) -> None:
-        """KV of `slots` [n] into one tensor [layers, 2, n, kv_heads, head_dim] (a view) per KV cache."""
-        taken = torch.from_numpy(slots.copy())
+    def to_host(
+        self, slots: NDArray[np.int64], buffers: Sequence[torch.Tensor], places: NDArray[np.int64]
+    ) -> None:
+        """KV of `slots` [n] into `places` [n] of host memory that `buffers` made."""
+        taken, given = torch.from_numpy(slots.copy()), torch.from_numpy(places.copy())
 
         def copy() -> None:
-            for cache, destination in zip(self._kv_caches, destinations, strict=True):
-                destination.copy_(cache.data[:, :, taken])
+            for cache, buffer in zip(self._kv_caches, buffers, strict=True):
+                buffer[:, :, given] = cache.data[:, :, taken]
 
         self._between_forwards(copy, "kv-backup")
 
-    def to_device(self, sources: Sequence[torch.Tensor], slots: NDArray[np.int64]) -> None:
+    def to_device(
+        self, buffers: Sequence[torch.Tensor], places: NDArray[np.int64], slots: NDArray[np.int64]
+    ) -> None:
         """The way back, into other `slots` [n] as a rule."""
-        given = torch.from_numpy(slots.copy())
+        taken, given = torch.from_numpy(places.copy()), torch.from_numpy(slots.copy())
 
         def copy() -> None:
-            for cache, source in zip(self._kv_caches, sources, strict=True):
-                cache.data[:, :, given] = source
+            for cache, buffer in zip(self._kv_caches, buffers, strict=True):
+                cache.data[:, :, given] = buffer[:, :, taken]
 
         self._between_forwards(copy, "kv-restore")
 
@@ -86,18 +90,16 @@ class HostTier:
     def back_up(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
         """Copies KV and rows of `slots` [n], whole pages; returns the host slots [n]."""
         host_slots = self._allocator.allocate(len(slots))
+        self._mover.to_host(slots, self._kv, host_slots)
         for page, host_page in zip(_pages(slots), _pages(host_slots), strict=True):
-            first = int(host_page[0])
-            self._mover.to_host(page, [kv[:, :, first : first + PAGE_SIZE] for kv in self._kv])
-            self._rows[first] = self._collector.save(page)
+            self._rows[int(host_page[0])] = self._collector.save(page)
         return host_slots
 
     def load(self, host_slots: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
         """Copies KV and rows of `host_slots` [n] into `slots` [n]; the host keeps its copy."""
+        self._mover.to_device(self._kv, host_slots, slots)
         for page, host_page in zip(_pages(slots), _pages(host_slots), strict=True):
-            first = int(host_page[0])
-            self._mover.to_device([kv[:, :, first : first + PAGE_SIZE] for kv in self._kv], page)
-            self._collector.restore(page, self._rows[first], with_rows=self._moves_rows)
+            self._collector.restore(page, self._rows[int(host_page[0])], with_rows=self._moves_rows)
 
     def free(self, host_slots: NDArray[np.int64]) -> None:
         """Gives host pages back."""
@@ -124,15 +126,15 @@ class KVBackup:
     def __init__(self, mover: KVMover, collector: RowCollector, slots: NDArray[np.int64]) -> None:
         self._mover = mover
         self._collector = collector
-        self._num_slots = len(slots)
-        self._kv = mover.buffers(slots_in_pages(len(slots)))
-        mover.to_host(slots, [kv[:, :, : len(slots)] for kv in self._kv])
+        self._places = np.arange(len(slots))
+        self._kv = mover.buffers(len(slots))
+        mover.to_host(slots, self._kv, self._places)
         self._rows = collector.save(slots)
 
     def restore(self, slots: NDArray[np.int64], *, moves_rows: bool = True) -> None:
         """Copies everything into `slots`, of which there are at least as many as before."""
-        given = slots[: self._num_slots]
-        self._mover.to_device([kv[:, :, : self._num_slots] for kv in self._kv], given)
+        given = slots[: len(self._places)]
+        self._mover.to_device(self._kv, self._places, given)
         self._collector.restore(given, self._rows, with_rows=moves_rows)
 
 

@@ -47,6 +47,11 @@ class RadixNode:
             yield node
             node = node.parent
 
+    def prefix_slots(self) -> NDArray[np.int64]:
+        """KV slots of the prefix that ends with this node, which is on the device."""
+        slots = [node.slots for node in self.path() if node.slots is not None]
+        return np.concatenate(slots[::-1]) if slots else np.zeros(0, dtype=np.int64)
+
 
 @dataclass(frozen=True, slots=True)
 class PrefixMatch:
@@ -70,10 +75,9 @@ class RadixCache:
     def match(self, tokens: Sequence[int]) -> PrefixMatch:
         """The longest prefix of `tokens`, in whole pages."""
         path = self._walk(tuple(tokens))
-        device = [node.slots for node in path if node.slots is not None]
-        slots = np.concatenate(device) if device else np.zeros(0, dtype=np.int64)
-        last = path[len(device) - 1] if device else self._root
-        return PrefixMatch(last, slots, tuple(path[len(device) :]))
+        num_device = sum(node.on_device for node in path)
+        last = path[num_device - 1] if num_device else self._root
+        return PrefixMatch(last, last.prefix_slots(), tuple(path[num_device:]))
 
     def lock(self, node: RadixNode) -> None:
         """Keeps `node` and its ancestors from being evicted, until `unlock`."""

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from moeinspect.runtime.memory.host_tier import KVMover
 from moeinspect.runtime.memory.page_allocator import PAGE_SIZE, PageAllocator, slots_in_pages
-from moeinspect.runtime.memory.radix_cache import PrefixMatch, RadixCache
+from moeinspect.runtime.memory.radix_cache import RadixCache
 from moeinspect.runtime.scheduler.request import NO_PAGES, NO_SLOTS, Request
 
 
@@ -42,22 +42,12 @@ class RequestPool:
 
         On success `slots`, `prefilled_len` and `computed_len` tell what the prefix cache already had.
         """
+        num_slots = slots_in_pages(min(request.fill_len + self._width, self._longest(request)))
         if not self._free_rows:
             return False
-        num_slots = slots_in_pages(min(request.fill_len + self._width, self._longest(request)))
-        match = self._match(request)
-        if self.cache is not None and match is not None:
-            self.cache.lock(match.node)
-        known = NO_SLOTS if match is None else match.slots
-        if not self._make_room(num_slots - len(known)):
-            if self.cache is not None and match is not None:
-                self.cache.unlock(match.node)
+        known = self._take_prefix(request, num_slots)
+        if known is None:
             return False
-        if self.cache is not None and match is not None:
-            # Making room may have pushed parts of the match out of the host tier: what is left counts.
-            match = self.cache.match(request.fill_ids[: _matchable(request)])
-            request.cache_node = self.cache.load(match)
-            known = self.cache.match(request.fill_ids[: _matchable(request)]).slots
         request.table_row = self._free_rows.pop(0)
         self._held[request.table_row] = request
         request.slots, request.owned = known.copy(), np.zeros(len(known) // PAGE_SIZE, dtype=bool)
@@ -121,8 +111,24 @@ class RequestPool:
         if len(rows) != len(self._free_rows) or rows & set(self._held):
             raise RuntimeError("a table row is both free and held")
 
-    def _match(self, request: Request) -> PrefixMatch | None:
-        return None if self.cache is None else self.cache.match(request.fill_ids[: _matchable(request)])
+    def _take_prefix(self, request: Request, num_slots: int) -> NDArray[np.int64] | None:
+        """Slots of the longest known prefix, locked, with room made for the rest of `num_slots`.
+
+        None if there is not enough room for it.
+        """
+        if self.cache is None:
+            return NO_SLOTS if self._make_room(num_slots) else None
+        matchable = request.fill_ids[: _matchable(request)]
+        match = self.cache.match(matchable)
+        self.cache.lock(match.node)
+        if not self._make_room(num_slots - len(match.slots)):
+            self.cache.unlock(match.node)
+            return None
+        if match.host_nodes:
+            # Making room may have pushed parts of the match out of the host tier: what is left counts.
+            match = self.cache.match(matchable)
+        request.cache_node = self.cache.load(match)
+        return request.cache_node.prefix_slots()
 
     def _longest(self, request: Request) -> int:
         """Positions of `request` from its first prompt token to the last draft token."""

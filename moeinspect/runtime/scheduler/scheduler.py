@@ -254,14 +254,12 @@ class Scheduler:
     def _end_prefill(self, chunk: Chunk) -> None:
         """What follows once a prefill is known to be computed."""
         request = chunk.request
-        if not chunk.completes_prefill or request.is_finished:
-            if request.is_finished:
-                self._settle(request, [])
-            return
-        if request.samples:
-            self.pool.share_prefix(request)
-        else:
-            request.finish_reason = "length"
+        if chunk.completes_prefill and not request.is_finished:
+            if request.samples:
+                self.pool.share_prefix(request)
+            else:
+                request.finish_reason = "length"
+        if request.is_finished:
             self._settle(request, [])
 
     def _settle(self, request: Request, new_tokens: list[int]) -> None:
