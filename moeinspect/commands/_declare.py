@@ -18,6 +18,7 @@ RECORDING = "What is recorded"
 OUTPUT = "Output"
 COMPARING = "Comparing"
 DISAGG = "Disaggregation"
+PARALLEL = "Ranks and expert placement"
 LATER = "Of a later version: refused by name in this one"
 
 MAX_COUNT = 2**31 - 1

@@ -14,20 +14,23 @@ from moeinspect.errors import UsageError
 def refuse_later_run(options: LaterRunOptions) -> None:
     """Raises UsageError if an option of a run was given that this version does not have."""
     refuse_given(
-        ("--fused-shared-expert", options.fused_shared_expert),
         ("--url", options.url is not None),
         ("--replay", options.replay is not None),
     )
-    refuse_above("--redundant-experts", options.redundant_experts, 0)
-    refuse_above("--dp-size", options.dp_size, 1)
-    refuse_above("--tp-size", options.tp_size, 1)
-    refuse_above("--pp-size", options.pp_size, 1)
     refuse_values("--engine", options.engine, [Engine.LOCAL])
 
 
 def refuse_later_values(options: RunOptions) -> None:
     """Raises UsageError if an option of a run has a value that this version does not have."""
     refuse_values("--transfer", options.transfer, [Transfer.SHM, Transfer.GLOO])
+    refuse_given(("--fused-shared-expert", options.fused_shared_expert))
+    refuse_above("--redundant-experts", options.redundant_experts, 0)
+    for name, size in (
+        ("--dp-size", options.dp_size),
+        ("--tp-size", options.tp_size),
+        ("--pp-size", options.pp_size),
+    ):
+        refuse_above(name, size, 1)
     if options.device == "cuda" or options.device.startswith("cuda:"):
         raise _not_built(f"--device {options.device}", "use cpu")
     if options.device != "cpu":

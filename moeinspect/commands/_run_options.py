@@ -6,16 +6,19 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from moeinspect.commands._choices import Engine
-from moeinspect.commands._declare import LATER, option, within
+from moeinspect.commands._declare import LATER, option
 from moeinspect.commands._disagg_options import DisaggOptions
 from moeinspect.commands._draft_options import DraftOptions
 from moeinspect.commands._machine_options import MachineOptions
+from moeinspect.commands._parallel_options import ParallelOptions
 from moeinspect.commands._request_options import RequestOptions
 from moeinspect.commands._scheduling_options import SchedulingOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(MachineOptions, DraftOptions, DisaggOptions, SchedulingOptions, RequestOptions):
+class RunOptions(
+    MachineOptions, DraftOptions, ParallelOptions, DisaggOptions, SchedulingOptions, RequestOptions
+):
     """What a run of the runtime takes; the names are those of `runtime.config.RunConfig`.
 
     Fields come base by base from the last one to the first, which is the order of the help.
@@ -26,31 +29,6 @@ class RunOptions(MachineOptions, DraftOptions, DisaggOptions, SchedulingOptions,
 class LaterRunOptions:
     """Options of a run that this version knows by name only (see `_later`)."""
 
-    redundant_experts: Annotated[
-        int,
-        option(
-            "--redundant-experts",
-            panel=LATER,
-            metavar="N",
-            callback=within(0),
-            help="Copies of loaded experts.",
-        ),
-    ] = 0
-    fused_shared_expert: Annotated[
-        bool,
-        option(
-            "--fused-shared-expert", panel=LATER, help="The shared expert as a column.", show_default=False
-        ),
-    ] = False
-    dp_size: Annotated[
-        int, option("--dp-size", panel=LATER, metavar="N", callback=within(1), help="Data-parallel ranks.")
-    ] = 1
-    tp_size: Annotated[
-        int, option("--tp-size", panel=LATER, metavar="N", callback=within(1), help="Tensor-parallel ranks.")
-    ] = 1
-    pp_size: Annotated[
-        int, option("--pp-size", panel=LATER, metavar="N", callback=within(1), help="Pipeline stages.")
-    ] = 1
     engine: Annotated[Engine, option("--engine", panel=LATER, help="Who runs the model.")] = Engine.LOCAL
     url: Annotated[
         str | None, option("--url", panel=LATER, metavar="URL", help="Address of a running engine.")

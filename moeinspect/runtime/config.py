@@ -12,7 +12,9 @@ class RunConfig:
     `model` and `draft` are a checkpoint folder or a `builtin:` name; `draft` may be `ngram` as well.
     `num_kv_slots` None lets the runtime choose enough for `max_running_requests`. `weight_updates` are pairs
     of a step and the checkpoint whose weights serve from that step on. `traffic` names the requests that run
-    where the user brought none; none of them: the built-in prompts. `faults` never enters the recorded
+    where the user brought none; none of them: the built-in prompts. `dp_size`, `tp_size` and `pp_size` are
+    the ranks of every worker, each a process (see `parallel.layout`). `redundant_experts` are copies of
+    loaded experts, which move every `rebalance_interval` forwards. `faults` never enters the recorded
     `run_config`.
     """
 
@@ -29,6 +31,12 @@ class RunConfig:
     prefill_workers: int = 1
     decode_workers: int = 1
     transfer: str = "shm"
+    dp_size: int = 1
+    tp_size: int = 1
+    pp_size: int = 1
+    redundant_experts: int = 0
+    rebalance_interval: int = 8
+    fused_shared_expert: bool = False
     stream: bool = False
     weight_updates: tuple[tuple[int, str], ...] = ()
     chunked_prefill_size: int = 64

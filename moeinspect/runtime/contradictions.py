@@ -36,10 +36,22 @@ _RULES = (
     _Rule("decode_workers", lambda config: config.disagg, *_WITHOUT_DISAGG),
     _Rule("transfer", lambda config: config.disagg, *_WITHOUT_DISAGG),
     _Rule(
+        "rebalance_interval",
+        lambda config: config.redundant_experts > 0,
+        "there are no redundant experts to move",
+        "add --redundant-experts or leave it out",
+    ),
+    _Rule(
         "weight_updates",
         lambda config: not config.disagg,
         "weights are updated in one process only",
         "leave --disagg or the update out",
+    ),
+    _Rule(
+        "weight_updates",
+        lambda config: config.dp_size == 1,
+        "data-parallel ranks share their experts and would have to change them at once",
+        "leave --dp-size or the update out",
     ),
 )
 

@@ -28,6 +28,11 @@ _TARGET_ONLY: dict[str, Any] = {
     "prefill_workers": 1,
     "decode_workers": 1,
     "transfer": "shm",
+    "dp_size": 1,
+    "tp_size": 1,
+    "pp_size": 1,
+    "redundant_experts": 0,
+    "fused_shared_expert": False,
     "stream": False,
     "draft": None,
     "draft_topk": 1,
@@ -42,7 +47,7 @@ _TARGET_ONLY: dict[str, Any] = {
 }
 
 
-_CAPACITIES = ("host_kv_slots",)
+_CAPACITIES = ("host_kv_slots", "redundant_experts")
 """Needs of which any size will do, beside the one that is turned on."""
 
 
