@@ -30,6 +30,12 @@ OTHERS = RunConfig(
     prefill_workers=2,
     decode_workers=3,
     transfer="gloo",
+    dp_size=2,
+    tp_size=3,
+    pp_size=4,
+    redundant_experts=5,
+    rebalance_interval=6,
+    fused_shared_expert=True,
     weight_updates=((3, "a:b"), (7, "c")),
     traffic=("stops", "chunk-seams"),
     chunked_prefill_size=8,
@@ -93,6 +99,7 @@ def test_an_option_is_said_as_the_command_line_takes_it(name):
         (("--draft", "none"), {"--draft", "--num-draft-tokens", "--draft-topk", "--adaptive-draft"}),
         (("--no-prefix-cache",), {"--prefix-cache", "--no-prefix-cache", "--host-kv-slots"}),
         (("--no-graph",), {"--graph"}),
+        (("--redundant-experts", "0"), {"--redundant-experts", "--rebalance-interval"}),
     ],
 )
 def test_what_belongs_to_a_feature_goes_with_it(switch, gone):

@@ -128,7 +128,9 @@ CAUSES: dict[str, Cause] = {
         ("--redundant-experts", "0"),
     ),
     "shared-expert-column": Cause(
-        "sglang#9499, sglang#33889", "switch the fusion of shared experts off and capture again"
+        "sglang#9499, sglang#33889",
+        "switch the fusion of shared experts off (--disable-shared-experts-fusion) and capture again",
+        ("--no-fused-shared-expert",),
     ),
     "surplus-after-stop": Cause(
         "sglang#26126 (merged 2026-05-22)",

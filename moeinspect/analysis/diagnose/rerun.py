@@ -32,6 +32,12 @@ DEFAULTS: dict[str, object] = {
     "prefill_workers": 1,
     "decode_workers": 1,
     "transfer": "shm",
+    "dp_size": 1,
+    "tp_size": 1,
+    "pp_size": 1,
+    "redundant_experts": 0,
+    "rebalance_interval": 8,
+    "fused_shared_expert": False,
     "draft": None,
     "num_draft_tokens": 4,
     "draft_topk": 1,
@@ -50,6 +56,7 @@ _PART_OF = {
     "disagg": ("prefill_workers", "decode_workers", "transfer"),
     "draft": ("num_draft_tokens", "draft_topk", "adaptive_draft"),
     "prefix_cache": ("host_kv_slots",),
+    "redundant_experts": ("rebalance_interval",),
 }
 """What means nothing any more once the first is switched off."""
 
