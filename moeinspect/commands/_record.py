@@ -131,6 +131,7 @@ def request_record(finished: FinishedRequest) -> RequestRecord:
         finish_reason=FinishReason[finished.finish_reason.upper()],
         cached_tokens=finished.cached_tokens,
         num_retractions=finished.num_retractions,
+        dp_rank=finished.dp_rank,
         num_drafted=finished.num_drafted,
         num_accepted=finished.num_accepted,
         weight_version=int(versions[0]) if n else 0,

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 
 from moeinspect.errors import InputError, UsageError
-from moeinspect.runtime import unified
 from moeinspect.runtime.config import RunConfig
 from moeinspect.runtime.device.stream import Jitter
 from moeinspect.runtime.disagg.balancer import Balancer
-from moeinspect.runtime.disagg.worker_args import worker_names
 from moeinspect.runtime.faults import DRAFT_IS_CAPTURED
 from moeinspect.runtime.machine import machine_key
 from moeinspect.runtime.models.config import ModelConfig
 from moeinspect.runtime.models.draft_heads import HEAD_ARCHITECTURES
 from moeinspect.runtime.models.tokenizer import load_tokenizer
 from moeinspect.runtime.models.traffic_prompts import default_requests
+from moeinspect.runtime.parallel.roster import Roster
 from moeinspect.runtime.plan import check_requests, make_plan
 from moeinspect.runtime.records import Event, FinishedRequest, ModelSummary, PromptRequest
 from moeinspect.runtime.results import RowLayout
 from moeinspect.runtime.sampling import derive_seed, sample_seed
 from moeinspect.runtime.scheduler.policy import SchedulePolicy
 from moeinspect.runtime.scheduler.request import Request
+from moeinspect.runtime.unified import UnifiedServer
 from moeinspect.runtime.worker.worker import kv_shapes, load_models, load_update
 
 
@@ -70,9 +71,10 @@ class LocalRuntime:
         )
         self.eos_token_ids = target.eos_token_ids
         self.machine_key = machine_key(config)
-        self.worker_names = worker_names(config) if config.disagg else unified.WORKER_NAMES
+        self._roster = Roster(config)
+        self.worker_names = self._roster.names
         self._tokenizer = load_tokenizer(config.model)
-        self._server: unified.UnifiedServer | Balancer | None = None
+        self._server: UnifiedServer | Balancer | None = None
 
     def __enter__(self) -> LocalRuntime:
         return self
@@ -127,18 +129,16 @@ class LocalRuntime:
         """
         self.check(requests)
         plan = make_plan(self.config, requests)
-        if self.config.disagg:
-            shapes = kv_shapes(self.config, plan, self._model_configs)
+        if self._roster.is_one_process:
+            server = UnifiedServer(self.config, plan, self._layout, policy=self._policy, jitter=self._jitter)
+            self._server = server
+            yield from server.run([self._request(prompt) for prompt in requests])
+        else:
+            shapes = partial(kv_shapes, self.config, plan, self._model_configs)
             eos = frozenset(self.eos_token_ids)
             balancer = Balancer(self.config, plan, self._layout, shapes, eos, self._jitter)
             self._server = balancer
             yield from balancer.run([(prompt, self._seed(prompt)) for prompt in requests])
-        else:
-            server = unified.UnifiedServer(
-                self.config, plan, self._layout, policy=self._policy, jitter=self._jitter
-            )
-            self._server = server
-            yield from server.run([self._request(prompt) for prompt in requests])
 
     def drain_events(self) -> list[Event]:
         """What ran where and when, since the last call."""

@@ -62,7 +62,7 @@ class FinishedRequest:
     `abort`; `origin` [n] holds the numbers of `ROW_ORIGINS`; `worker` [n] indexes
     `LocalRuntime.worker_names`; `weight_version` [n] counts the weight updates before a row was first
     computed. `has_routed_experts` False: the request did not ask for its rows, or they were lost on the way;
-    the ids then hold the dtype's maximum.
+    the ids then hold the dtype's maximum. `dp_rank` is the data-parallel rank that sampled its tokens.
     """
 
     id: str
@@ -83,6 +83,7 @@ class FinishedRequest:
     num_retractions: int = 0
     weight_version: NDArray[np.uint16] | None = None
     has_routed_experts: bool = True
+    dp_rank: int = 0
 
     @property
     def key(self) -> RequestKey:

@@ -29,6 +29,8 @@ def finished_request(
     ended: Ended,
     rows: CollectedRows | None,
     layout: RowLayout,
+    *,
+    dp_rank: int = 0,
 ) -> FinishedRequest:
     """One ended request with its rows, or with rows that say that there are none."""
     has_rows = rows is not None
@@ -54,6 +56,7 @@ def finished_request(
         num_retractions=ended.num_retractions,
         weight_version=rows.weight_version,
         has_routed_experts=has_rows,
+        dp_rank=dp_rank,
     )
 
 

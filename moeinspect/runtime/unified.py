@@ -18,8 +18,6 @@ from moeinspect.runtime.scheduler.request import Request
 from moeinspect.runtime.scheduler.scheduler import Scheduler
 from moeinspect.runtime.worker.worker import Worker
 
-WORKER_NAMES = ("unified",)
-
 
 class UnifiedServer:
     """One worker that does everything; the host side runs in the calling thread."""

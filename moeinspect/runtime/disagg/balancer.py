@@ -1,8 +1,8 @@
-"""Spreads requests over prefill and decode workers, and merges what the two sides of each answer."""
+"""Spreads requests over the workers' data-parallel ranks, and merges what the two sides of each answer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from moeinspect.errors import EngineError
 from moeinspect.runtime.answers import Answer, StepAnswers, read_answers
@@ -15,14 +15,10 @@ from moeinspect.runtime.disagg.merge import merge_answers
 from moeinspect.runtime.disagg.messages import Abort, Ready, RoutedRequest, Submit
 from moeinspect.runtime.disagg.routing import route
 from moeinspect.runtime.disagg.shared_region import SharedRegion
-from moeinspect.runtime.disagg.worker_args import (
-    WorkerArgs,
-    decode_indices,
-    prefill_indices,
-    worker_names,
-)
+from moeinspect.runtime.disagg.worker_args import WorkerArgs
 from moeinspect.runtime.disagg.worker_group import WorkerGroup
 from moeinspect.runtime.memory.kv_cache import KVShape
+from moeinspect.runtime.parallel.roster import DECODE, Roster, Seat
 from moeinspect.runtime.plan import Plan
 from moeinspect.runtime.records import Event, FinishedRequest, PromptRequest, RequestKey
 from moeinspect.runtime.results import RowLayout, finished_request
@@ -36,7 +32,7 @@ class Balancer:
         config: RunConfig,
         plan: Plan,
         layout: RowLayout,
-        kv_shapes: Sequence[KVShape],
+        kv_shapes: Callable[[Seat], Sequence[KVShape]],
         eos_token_ids: frozenset[int],
         jitter: Jitter | None = None,
     ) -> None:
@@ -47,21 +43,23 @@ class Balancer:
         self._prefilled: dict[RequestKey, Answer] = {}
         self._decoded: dict[RequestKey, Answer] = {}
         self._events: list[Event] = []
-        self._rendezvous = Rendezvous() if config.transfer == "gloo" else None
+        self._roster = roster = Roster(config)
+        meets = config.transfer == "gloo" or roster.layout.size > 1
+        self._rendezvous = Rendezvous() if meets else None
         path = self._rendezvous.path if self._rendezvous is not None else ""
-        regions = {}
-        if config.transfer == "shm":
-            for index in decode_indices(config):
-                regions[index] = [SharedRegion(shape.num_bytes) for shape in kv_shapes]
+        regions = {
+            seat.index: [SharedRegion(shape.num_bytes) for shape in kv_shapes(seat)]
+            for seat in roster.seats
+            if seat.role == DECODE and config.transfer == "shm"
+        }
 
         def args(index: int, channels: Channels) -> WorkerArgs:
-            own = {index: regions[index]} if index in regions else regions
-            return WorkerArgs(index, config, plan, eos_token_ids, channels, own, path, jitter)
+            reached = [index] if index in regions else [roster.counterpart(index, d) for d in roster.decode]
+            of_seat = {other: regions[other] for other in reached if other in regions}
+            return WorkerArgs(index, config, plan, eos_token_ids, channels, of_seat, path, jitter)
 
         try:
-            self._workers = WorkerGroup(
-                worker_names(config), prefill_indices(config), decode_indices(config), args
-            )
+            self._workers = WorkerGroup(roster.names, roster.links(), args)
         except BaseException:
             self._end_rendezvous()
             raise
@@ -75,7 +73,7 @@ class Balancer:
         Raises:
             EngineError: a worker failed or died, or the two answers do not fit together.
         """
-        routed = route(requests, prefill_indices(self._config), decode_indices(self._config))
+        routed = route(requests, self._roster.entry, self._roster.decode)
         self._client = Client(request.prompt for request in routed)
         self._routes = {request.prompt.key: request for request in routed}
         self._workers.await_each(Ready)
@@ -111,7 +109,7 @@ class Balancer:
 
     def _submit(self, routed: list[RoutedRequest]) -> None:
         """One message for each worker that has something to do."""
-        for index in (*prefill_indices(self._config), *decode_indices(self._config)):
+        for index in (*self._roster.entry, *self._roster.decode):
             batch = tuple(request for request in routed if index in (request.prefill, request.decode))
             if batch:
                 self._workers.send(index, Submit(batch))
@@ -135,7 +133,8 @@ class Balancer:
             yield self._finish(answer.key)
 
     def _finish(self, key: RequestKey) -> FinishedRequest:
-        del self._routes[key]
+        route = self._routes.pop(key)
+        leader = route.prefill if route.decode is None else route.decode
         prompt, output_ids = self._client.end(key)
         ended, rows = merge_answers(
             self._prefilled.pop(key),
@@ -144,4 +143,5 @@ class Balancer:
             len(output_ids),
             self._config.faults,
         )
-        return finished_request(prompt, output_ids, ended, rows, self._layout)
+        dp_rank = self._roster.seats[leader].place.dp
+        return finished_request(prompt, output_ids, ended, rows, self._layout, dp_rank=dp_rank)

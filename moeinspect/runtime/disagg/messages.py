@@ -18,7 +18,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class RoutedRequest:
-    """A request and the workers that were chosen for it; no `decode` worker if nothing is to be sampled."""
+    """A request and the leaders that were chosen for it; without `decode` the other serves all of it."""
 
     prompt: PromptRequest
     seed: int

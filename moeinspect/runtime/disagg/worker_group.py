@@ -42,12 +42,10 @@ class Worker:
 
 
 class WorkerGroup:
-    """Every prefill and decode worker of a run; between each two that meet there is a connection."""
+    """Every worker process of a run; between each two that meet there is a connection."""
 
-    def __init__(
-        self, names: Sequence[str], prefill: Sequence[int], decode: Sequence[int], make_args: MakeArgs
-    ) -> None:
-        """Starts the workers; `prefill` and `decode` are their indices in `names`.
+    def __init__(self, names: Sequence[str], links: Sequence[tuple[int, int]], make_args: MakeArgs) -> None:
+        """Starts the workers; `links` are pairs of indices in `names` that talk to each other.
 
         Raises:
             EngineError: a worker could not be started.
@@ -56,11 +54,11 @@ class WorkerGroup:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload([BODY])
         self._workers: list[Worker] = []
-        pairs = {(p, d): self._context.Pipe() for p in prefill for d in decode}
+        pairs = {link: self._context.Pipe() for link in links}
         try:
             for index, name in enumerate(names):
-                peers = {d: ends[0] for (p, d), ends in pairs.items() if p == index}
-                peers |= {p: ends[1] for (p, d), ends in pairs.items() if d == index}
+                peers = {other: ends[0] for (one, other), ends in pairs.items() if one == index}
+                peers |= {one: ends[1] for (one, other), ends in pairs.items() if other == index}
                 self._start(index, name, peers, make_args)
         except BaseException:
             self.close()

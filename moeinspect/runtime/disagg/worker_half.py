@@ -1,4 +1,4 @@
-"""What prefill and decode workers share: messages in, answers out, and the loop that fits the run."""
+"""What leaders of all roles share: messages in, answers out, and the loop that fits the run."""
 
 from __future__ import annotations
 
@@ -67,6 +67,7 @@ class WorkerHalf:
             SchedulePolicy(self.args.config.chunked_prefill_size),
             self._answer,
             faults=worker.faults,
+            weight_updates=worker.weight_updates,
         )
 
     def _receive(self, idle: bool) -> bool:

@@ -18,9 +18,11 @@ from moeinspect.runtime.disagg.gloo_path import GlooGroup, GlooReceivePath, Gloo
 from moeinspect.runtime.disagg.messages import Failed
 from moeinspect.runtime.disagg.prefill_half import PrefillHalf
 from moeinspect.runtime.disagg.shm_path import ShmReceivePath, ShmSendPath
-from moeinspect.runtime.disagg.worker_args import WorkerArgs, worker_names
+from moeinspect.runtime.disagg.unified_half import UnifiedHalf
+from moeinspect.runtime.disagg.worker_args import WorkerArgs
 from moeinspect.runtime.disagg.worker_half import WorkerHalf
 from moeinspect.runtime.memory.kv_cache import KVCache
+from moeinspect.runtime.parallel.roster import DECODE, UNIFIED
 from moeinspect.runtime.worker.worker import DTYPES, Worker
 
 _WATCH_S = 0.2
@@ -56,7 +58,7 @@ def _serve(args: WorkerArgs) -> None:
     shared_kv = {
         index: [region.tensor().view(dtype) for region in regions] for index, regions in args.regions.items()
     }
-    own_kv = shared_kv.get(args.index) if args.is_decode else None
+    own_kv = shared_kv.get(args.index)
     with _ends_with(args.channels.balancer):
         worker = _load(args, own_kv)
         for region in (region for regions in args.regions.values() for region in regions):
@@ -104,7 +106,7 @@ def _load(args: WorkerArgs, own_kv: list[torch.Tensor] | None) -> Worker:
         args.plan,
         args.index,
         kv_storage=own_kv,
-        prefix_cache=not args.is_decode,
+        prefix_cache=args.seat.role != DECODE,
         jitter=args.jitter,
     )
 
@@ -112,12 +114,15 @@ def _load(args: WorkerArgs, own_kv: list[torch.Tensor] | None) -> Worker:
 def _half(worker: Worker, args: WorkerArgs, shared_kv: dict[int, list[torch.Tensor]]) -> WorkerHalf:
     inbox = Inbox(args.channels)
     caches, device = worker.kv_caches, worker.device
+    role = args.seat.role
+    if role == UNIFIED:
+        return UnifiedHalf(worker, args, inbox)
     if args.config.transfer == "gloo":
-        group = GlooGroup(args.rendezvous, args.index, worker_names(args.config))
-        if args.is_decode:
+        group = GlooGroup(args.rendezvous, args.index, args.roster.names)
+        if role == DECODE:
             return DecodeHalf(worker, args, inbox, GlooReceivePath(group, caches, device, inbox.wake))
         return PrefillHalf(worker, args, inbox, GlooSendPath(group, caches, device, inbox.wake))
-    if args.is_decode:
+    if role == DECODE:
         return DecodeHalf(worker, args, inbox, ShmReceivePath())
     destinations = {
         index: [KVCache(cache.shape, tensor) for cache, tensor in zip(caches, tensors, strict=True)]

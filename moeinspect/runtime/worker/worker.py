@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from moeinspect.errors import InputError
@@ -26,6 +28,7 @@ from moeinspect.runtime.models.config import ModelConfig
 from moeinspect.runtime.models.draft_heads import DraftHead
 from moeinspect.runtime.models.loader import load_model
 from moeinspect.runtime.models.qwen3_moe import Qwen3MoeForCausalLM
+from moeinspect.runtime.parallel.roster import Seat
 from moeinspect.runtime.plan import Plan
 from moeinspect.runtime.sampling import SamplingParams
 from moeinspect.runtime.scheduler.weight_update import WeightUpdate
@@ -186,8 +189,10 @@ def load_update(config: RunConfig, name: str, target: Qwen3MoeForCausalLM) -> Qw
     return model
 
 
-def kv_shapes(config: RunConfig, plan: Plan, models: list[ModelConfig]) -> list[KVShape]:
-    """Sizes of the KV cache of each model."""
+def kv_shapes(
+    config: RunConfig, plan: Plan, models: Sequence[ModelConfig], seat: Seat | None = None
+) -> list[KVShape]:
+    """Sizes of the KV cache of each model; in the process `seat`, if there are several."""
     return [
         KVShape(
             num_layers=model.num_hidden_layers,
