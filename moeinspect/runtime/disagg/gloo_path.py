@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,22 +14,14 @@ import torch.distributed as dist
 from moeinspect.errors import EngineError
 from moeinspect.runtime.device.stream import Device, DeviceStream, StreamEvent
 from moeinspect.runtime.memory.kv_cache import KVCache
-
-LOOPBACK = "127.0.0.1"
-
-CONNECT_TIMEOUT_S = 300
-"""How long the workers may take to load before they have all met."""
-
-LINK_TIMEOUT_S = 60
-"""How long a transfer may take; a peer that died breaks its link at once."""
-
-
-class LinkError(EngineError):
-    """The link to another worker broke; `peer` is that worker's index."""
-
-    def __init__(self, peer: int, message: str) -> None:
-        super().__init__(message)
-        self.peer = peer
+from moeinspect.runtime.parallel.links import (
+    LINK_TIMEOUT_S,
+    LinkError,
+    as_bytes,
+    file_store,
+    first_line,
+    open_process_group,
+)
 
 
 class Rendezvous:
@@ -60,17 +51,10 @@ class GlooGroup:
         """
         if not dist.is_gloo_available():
             raise EngineError("this torch was built without gloo", "use --transfer shm")
-        # Torch's stubs know less of these classes than torch does.
-        gloo: Any = dist.ProcessGroupGloo
-        store: Any = dist.FileStore  # type: ignore[attr-defined]
-        options = gloo._Options()
-        options._devices = [gloo.create_device(hostname=LOOPBACK)]
-        options._timeout = timedelta(seconds=CONNECT_TIMEOUT_S)
         try:
-            # A store that counts its users would write to its file again when they end.
-            self._group = gloo(store(path), rank, len(names), options)
+            self._group = open_process_group(file_store(path), rank, len(names))
         except RuntimeError as error:
-            raise EngineError(f"the workers could not meet over gloo: {_first_line(error)}") from error
+            raise EngineError(f"the workers could not meet over gloo: {first_line(error)}") from error
         self._names = names
 
     def send(self, data: torch.Tensor, to: int, tag: int) -> None:
@@ -79,7 +63,7 @@ class GlooGroup:
         Raises:
             LinkError: the receiver has gone, or did not take it in time.
         """
-        self._wait(self._group.send([_bytes(data)], to, tag), to)
+        self._wait(self._group.send([as_bytes(data)], to, tag), to)
 
     def receive(self, data: torch.Tensor, source: int, tag: int) -> None:
         """Fills a contiguous tensor with what `source` sends under `tag`.
@@ -87,14 +71,14 @@ class GlooGroup:
         Raises:
             LinkError: the sender has gone, or did not send in time.
         """
-        self._wait(self._group.recv([_bytes(data)], source, tag), source)
+        self._wait(self._group.recv([as_bytes(data)], source, tag), source)
 
     def _wait(self, work: dist.Work, peer: int) -> None:
         try:
             work.wait(timedelta(seconds=LINK_TIMEOUT_S))
         except RuntimeError as error:
             raise LinkError(
-                peer, f"the gloo link to the {self._names[peer]} worker broke: {_first_line(error)}"
+                peer, f"the gloo link to the {self._names[peer]} worker broke: {first_line(error)}"
             ) from error
 
 
@@ -164,14 +148,3 @@ class GlooReceivePath(_GlooPath):
                 cache.data[:, :, slots] = data
 
         return self._streams.run(prefill, work, kind="kv-receive", step=transfer)
-
-
-def _bytes(data: torch.Tensor) -> torch.Tensor:
-    """The same memory as [n] uint8; gloo knows few dtypes."""
-    return data.view(-1).view(torch.uint8)
-
-
-def _first_line(error: Exception) -> str:
-    """What gloo says without the place in its source that says it."""
-    text = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return text.split("] ", 1)[-1].split(". This is typically", 1)[0]

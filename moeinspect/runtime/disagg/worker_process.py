@@ -14,7 +14,7 @@ import torch
 from moeinspect.errors import MoeinspectError
 from moeinspect.runtime.disagg.channel import Inbox
 from moeinspect.runtime.disagg.decode_half import DecodeHalf
-from moeinspect.runtime.disagg.gloo_path import GlooGroup, GlooReceivePath, GlooSendPath, LinkError
+from moeinspect.runtime.disagg.gloo_path import GlooGroup, GlooReceivePath, GlooSendPath
 from moeinspect.runtime.disagg.messages import Failed
 from moeinspect.runtime.disagg.prefill_half import PrefillHalf
 from moeinspect.runtime.disagg.shm_path import ShmReceivePath, ShmSendPath
@@ -22,6 +22,7 @@ from moeinspect.runtime.disagg.unified_half import UnifiedHalf
 from moeinspect.runtime.disagg.worker_args import WorkerArgs
 from moeinspect.runtime.disagg.worker_half import WorkerHalf
 from moeinspect.runtime.memory.kv_cache import KVCache
+from moeinspect.runtime.parallel.links import LinkError
 from moeinspect.runtime.parallel.roster import DECODE, UNIFIED
 from moeinspect.runtime.worker.worker import DTYPES, Worker
 

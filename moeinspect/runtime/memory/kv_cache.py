@@ -12,13 +12,17 @@ DUMMY_SLOT = 0
 
 @dataclass(frozen=True, slots=True)
 class KVShape:
-    """Sizes of the buffers of one model."""
+    """Sizes of the buffers of one model, or of the part of it that a rank has.
+
+    `num_layers` layers from `first_layer` on, and `num_kv_heads` heads of each.
+    """
 
     num_layers: int
     num_slots: int
     num_kv_heads: int
     head_dim: int
     dtype: torch.dtype
+    first_layer: int = 0
 
     @property
     def dims(self) -> tuple[int, ...]:
@@ -32,7 +36,7 @@ class KVShape:
 
 
 class KVCache:
-    """One tensor [layers, 2, slots, kv_heads, head_dim]; layers are absolute indices of the model.
+    """One tensor [layers, 2, slots, kv_heads, head_dim]; layers are called by their index in the model.
 
     `storage` may be given, so that the buffer can lie in memory shared with another process.
     """
@@ -45,13 +49,13 @@ class KVCache:
 
     def keys(self, layer: int) -> torch.Tensor:
         """Keys of one layer [slots, kv_heads, head_dim]."""
-        return self.data[layer, 0]
+        return self.data[layer - self.shape.first_layer, 0]
 
     def values(self, layer: int) -> torch.Tensor:
         """Values of one layer [slots, kv_heads, head_dim]."""
-        return self.data[layer, 1]
+        return self.data[layer - self.shape.first_layer, 1]
 
     def store(self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Writes keys and values [n, kv_heads, head_dim] under `slots` [n]."""
-        self.data[layer, 0, slots] = keys
-        self.data[layer, 1, slots] = values
+        self.keys(layer)[slots] = keys
+        self.values(layer)[slots] = values

@@ -65,6 +65,17 @@ class RankLayout:
         """The number of the rank at `place`."""
         return (place.pp * self.dp + place.dp) * self.tp + place.tp
 
+    def ranks_where(
+        self, *, dp: int | None = None, pp: int | None = None, tp: int | None = None
+    ) -> tuple[int, ...]:
+        """The ranks with these coordinates, in order; None is any."""
+        wanted = [(name, value) for name, value in (("dp", dp), ("pp", pp), ("tp", tp)) if value is not None]
+        return tuple(
+            rank
+            for rank in range(self.size)
+            if all(getattr(self.place(rank), name) == value for name, value in wanted)
+        )
+
     def leaders(self) -> tuple[int, ...]:
         """The ranks that schedule, by data-parallel rank."""
         return tuple(self.rank(RankPlace(dp, 0, 0)) for dp in range(self.dp))
