@@ -30,6 +30,7 @@ PREFILL_ONLY_SHORT = "prefill-only-short"
 RETRACT_REROUTE = "retract-reroute"
 MERGE_MISALIGNED = "merge-misaligned"
 BATCH_INDEX_SWAP = "batch-index-swap"
+PHYSICAL_IDS = "physical-ids"
 
 DRAFT_IS_CAPTURED = (DRAFT_CAPTURE, DRAFT_OPTOUT_LATE, BYPASS_DROPS_FLAG, UNGATED_BACKEND)
 """Faults under which a draft's choices are stored in the target's rows: both must choose as many experts."""
@@ -191,6 +192,12 @@ FAULTS: dict[str, Fault] = {
             "sglang#12162",
             "the graphs' static capture buffer is read once, late: a request's decode rows are all the same",
             {"graph": True},
+        ),
+        Fault(
+            PHYSICAL_IDS,
+            "sglang#17025, vllm#33013",
+            "ids are captured after the map from experts to physical slots",
+            {"redundant_experts": 4},
         ),
         Fault(
             NAN_LOGITS,

@@ -15,7 +15,7 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class CaptureShape:
-    """Sizes and contents of the capture buffers."""
+    """Sizes and contents of the capture buffers; ids are below `num_experts`."""
 
     layer_ids: tuple[int, ...]
     top_k: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -13,7 +13,10 @@ from moeinspect.runtime.topk.backend import TopKOutput
 
 
 class Experts:
-    """SwiGLU experts: `gate_up` [E, 2 I, H] holds gate, then up; `down` [E, H, I]."""
+    """SwiGLU experts: `gate_up` [E, 2 I, H] holds gate, then up; `down` [E, H, I].
+
+    `on_dispatch`, if set, is told the ids [N, K] that are about to run.
+    """
 
     def __init__(self, gate_up: torch.Tensor, down: torch.Tensor, *, tiled: bool) -> None:
         self.gate_up, self.down = gate_up, down
@@ -21,16 +24,25 @@ class Experts:
         self._down_t = [weight.t() for weight in down]
         self._num_experts, self._hidden, self._intermediate = down.shape
         self._tile = tile_rows(self._hidden, self._intermediate) if tiled else None
+        self.on_dispatch: Callable[[torch.Tensor], None] | None = None
 
     def __call__(self, x: torch.Tensor, chosen: TopKOutput) -> torch.Tensor:
         """Sum over each row's experts, weighted, in router order: x [N, H] to [N, H]."""
         N, K = chosen.ids.shape
+        if self.on_dispatch is not None:
+            self.on_dispatch(chosen.ids)
         plan = plan_dispatch(chosen.ids, self._num_experts, self._tile_sizes(x.dtype))
         gathered = x.index_select(0, plan.source_row)
         gate_up = _grouped_product(gathered, self._gate_up_t, plan)
         computed = _grouped_product(swiglu(gate_up), self._down_t, plan)
         outputs = computed.index_select(0, plan.result_row).view(N, K, self._hidden)
         return _weighted_sum(outputs, chosen.weights).to(x.dtype)
+
+    def move(self, sources: torch.Tensor) -> None:
+        """Each expert e gets the weights of expert `sources[e]` [E], all read before any is written."""
+        moved = (sources != torch.arange(self._num_experts)).nonzero()[:, 0]
+        for weights in (self.gate_up, self.down):
+            weights[moved] = weights[sources[moved]]
 
     def _tile_sizes(self, dtype: torch.dtype) -> tuple[int, ...] | None:
         """Sizes that suit both products, descending; None in the ordinary mode."""

@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import torch
 
 from moeinspect.errors import EngineError
 from moeinspect.runtime.layers.context import ForwardContext
-from moeinspect.runtime.layers.experts import Experts
 from moeinspect.runtime.layers.linear import Linear
-from moeinspect.runtime.topk.backend import MoEBackend
+from moeinspect.runtime.layers.placed_experts import CaptureAfterMap, PlacedExperts
+from moeinspect.runtime.topk.backend import LayerExperts, MoEBackend
 from moeinspect.runtime.topk.config import TopKConfig
 from moeinspect.runtime.topk.registry import BackendFactory
 
 
 class MoELayer:
-    """Routes each row to `topk_config.top_k` experts and sums their outputs."""
+    """Routes each row to `topk_config.top_k` experts and sums their outputs.
 
-    def __init__(self, layer_id: int, config: TopKConfig, router: Linear, experts: Experts) -> None:
+    With `captures_after_map` the backend's own capture is left out, and placed experts capture the physical
+    slots (fault `physical-ids`).
+    """
+
+    def __init__(
+        self,
+        layer_id: int,
+        config: TopKConfig,
+        router: Linear,
+        experts: LayerExperts,
+        *,
+        captures_after_map: bool = False,
+    ) -> None:
         self.layer_id = layer_id
         self._config = config
         self._router = router
         self._experts = experts
+        self._captures_after_map = captures_after_map
         self._topk: MoEBackend | None = None
         self._make_backend: BackendFactory | None = None
 
@@ -40,24 +54,32 @@ class MoELayer:
     def init_topk_backend(self, make: BackendFactory) -> None:
         """Builds the backend from the present `topk_config`, and again whenever that changes."""
         self._make_backend = make
-        self._topk = make(self._config, self.layer_id)
+        config = self._config
+        if self._captures_after_map:
+            config = replace(config, allow_routed_experts_capture=False)
+        self._topk = make(config, self.layer_id)
 
     def __call__(self, x: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         """[padded N, H] to [padded N, H]; padding comes back as zeros."""
         if self._topk is None:
             raise EngineError(f"layer {self.layer_id}: the top-k backend was never initialised")
         logits = context.launch("router_logits", self._router, x)
-        routed = partial(_routed, self._topk, self._experts)
-        return context.launch("experts", routed, x, logits, context)
+        return context.launch("experts", partial(self._routed, self._topk), x, logits, context)
 
+    def _routed(
+        self, backend: MoEBackend, x: torch.Tensor, logits: torch.Tensor, context: ForwardContext
+    ) -> torch.Tensor:
+        n = context.num_rows
+        if n == 0:
+            return torch.zeros_like(x)
+        logits = logits[:n]
+        output = backend.run(x[:n], logits, self._experts_for(logits))
+        if n == x.shape[0]:
+            return output
+        return torch.cat([output, output.new_zeros(x.shape[0] - n, output.shape[1])])
 
-def _routed(
-    backend: MoEBackend, experts: Experts, x: torch.Tensor, logits: torch.Tensor, context: ForwardContext
-) -> torch.Tensor:
-    n = context.num_rows
-    if n == 0:
-        return torch.zeros_like(x)
-    output = backend.run(x[:n], logits[:n], experts)
-    if n == x.shape[0]:
-        return output
-    return torch.cat([output, output.new_zeros(x.shape[0] - n, output.shape[1])])
+    def _experts_for(self, logits: torch.Tensor) -> LayerExperts:
+        """The experts for rows with these router logits [n, E]."""
+        if self._captures_after_map and isinstance(self._experts, PlacedExperts):
+            return CaptureAfterMap(self._experts, self._config, self.layer_id, logits)
+        return self._experts

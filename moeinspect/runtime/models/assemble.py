@@ -6,16 +6,18 @@ from collections.abc import Sequence
 
 import torch
 
-from moeinspect.errors import InputError
-from moeinspect.runtime.faults import NAN_LOGITS, NO_FAULTS, ActiveFaults
+from moeinspect.errors import InputError, UsageError
+from moeinspect.runtime.faults import NAN_LOGITS, NO_FAULTS, PHYSICAL_IDS, ActiveFaults
 from moeinspect.runtime.layers.attention_plan import HeadLayout
 from moeinspect.runtime.layers.experts import Experts
 from moeinspect.runtime.layers.linear import Linear
 from moeinspect.runtime.layers.mlp import DenseMLP
 from moeinspect.runtime.layers.moe import MoELayer
 from moeinspect.runtime.layers.norm import RMSNorm
+from moeinspect.runtime.layers.placed_experts import PlacedExperts
+from moeinspect.runtime.layers.placement import PLAIN_EXPERTS, ExpertOptions, ExpertPlacement, LayerPlacement
 from moeinspect.runtime.layers.tiles import tile_rows
-from moeinspect.runtime.models.config import ModelConfig
+from moeinspect.runtime.models.config import MAX_EXPERTS, ModelConfig
 from moeinspect.runtime.models.expected import LM_HEAD
 from moeinspect.runtime.models.qwen3_moe import Attention, DecoderLayer, Qwen3MoeForCausalLM
 from moeinspect.runtime.models.weights import WeightSource
@@ -29,9 +31,10 @@ def assemble(
     dtype: torch.dtype,
     deterministic: bool,
     faults: ActiveFaults = NO_FAULTS,
+    experts: ExpertOptions = PLAIN_EXPERTS,
 ) -> Qwen3MoeForCausalLM:
     """Reads all weights; the source must hold them in their expected shapes."""
-    return Assembler(config, source, dtype, deterministic, faults).model()
+    return Assembler(config, source, dtype, deterministic, faults, experts).model()
 
 
 class Assembler:
@@ -44,11 +47,14 @@ class Assembler:
         dtype: torch.dtype,
         deterministic: bool,
         faults: ActiveFaults,
+        options: ExpertOptions = PLAIN_EXPERTS,
     ) -> None:
         self._config = config
         self._source = source
         self._dtype = dtype
         self._faults = faults
+        self._options = options
+        self._placed: list[PlacedExperts] = []
         self._heads = HeadLayout(config.num_attention_heads, config.num_key_value_heads, config.head_dim)
         self._tile = _row_tile(config) if deterministic else None
         self._head_tile = tile_rows(config.hidden_size, config.vocab_size) if deterministic else None
@@ -60,14 +66,17 @@ class Assembler:
         head = embedding if config.tie_word_embeddings else self._read(LM_HEAD)
         if config.tie_word_embeddings and LM_HEAD in self._source.infos:
             self._check_tied_head(embedding)
+        layers = [self._layer(i) for i in range(config.num_hidden_layers)]
+        placement = ExpertPlacement(self._placed, self._options.rebalance_interval) if self._placed else None
         return Qwen3MoeForCausalLM(
             config,
             embedding=embedding,
-            layers=[self._layer(i) for i in range(config.num_hidden_layers)],
+            layers=layers,
             norm=RMSNorm(self._read("model.norm.weight"), config.rms_norm_eps, self._head_tile),
             lm_head=Linear(head, None, self._head_tile),
             tile=self._tile,
             head_tile=self._head_tile,
+            placement=placement,
         )
 
     def _check_tied_head(self, embedding: torch.Tensor) -> None:
@@ -111,20 +120,44 @@ class Assembler:
 
     def _moe(self, layer: int, prefix: str) -> MoELayer:
         config = self._config
-        E, H, I = config.num_experts, config.hidden_size, config.moe_intermediate_size  # noqa: E741
-        gate_up = torch.empty(E, 2 * I, H, dtype=self._dtype)
-        down = torch.empty(E, H, I, dtype=self._dtype)
-        for expert in range(E):
-            name = f"{prefix}.experts.{expert}"
-            gate_up[expert, :I] = self._source.tensor(f"{name}.gate_proj.weight")
-            gate_up[expert, I:] = self._source.tensor(f"{name}.up_proj.weight")
-            down[expert] = self._source.tensor(f"{name}.down_proj.weight")
+        placement = self._placement()
+        slots = range(config.num_experts) if placement is None else placement.expert_of_slot.tolist()
+        held = self._experts(prefix, slots)
+        experts = held if placement is None else PlacedExperts(held, placement)
+        if isinstance(experts, PlacedExperts):
+            self._placed.append(experts)
         return MoELayer(
             layer,
             TopKConfig(top_k=config.top_k, renormalize=config.norm_topk_prob),
             Linear(self._read(f"{prefix}.gate.weight"), None, self._tile),
-            Experts(gate_up, down, tiled=self._tile is not None),
+            experts,
+            captures_after_map=placement is not None and PHYSICAL_IDS in self._faults,
         )
+
+    def _placement(self) -> LayerPlacement | None:
+        """Where the experts of a layer are, if some have copies."""
+        num_experts, redundant = self._config.num_experts, self._options.redundant
+        if redundant == 0:
+            return None
+        if num_experts + redundant > MAX_EXPERTS:
+            raise UsageError(
+                f"--redundant-experts {redundant}: with the {num_experts} experts of {self._config.name} "
+                f"there would be more than {MAX_EXPERTS}",
+                "ask for fewer",
+            )
+        return LayerPlacement(num_experts, [num_experts + redundant])
+
+    def _experts(self, prefix: str, expert_of_slot: Sequence[int]) -> Experts:
+        """Copies of the weights of these experts, in this order."""
+        P, H, I = len(expert_of_slot), self._config.hidden_size, self._config.moe_intermediate_size  # noqa: E741
+        gate_up = torch.empty(P, 2 * I, H, dtype=self._dtype)
+        down = torch.empty(P, H, I, dtype=self._dtype)
+        for slot, expert in enumerate(expert_of_slot):
+            name = f"{prefix}.experts.{expert}"
+            gate_up[slot, :I] = self._source.tensor(f"{name}.gate_proj.weight")
+            gate_up[slot, I:] = self._source.tensor(f"{name}.up_proj.weight")
+            down[slot] = self._source.tensor(f"{name}.down_proj.weight")
+        return Experts(gate_up, down, tiled=self._tile is not None)
 
     def _norm(self, prefix: str) -> RMSNorm:
         return RMSNorm(self._read(f"{prefix}.weight"), self._config.rms_norm_eps, self._tile)

@@ -16,7 +16,8 @@ ARCHITECTURE = "Qwen3MoeForCausalLM"
 MODEL_TYPE = "qwen3_moe"
 _DEFAULT_ROPE_THETA = 10000.0
 _MAX_LAYERS = 10000
-_MAX_EXPERTS = 65535  # what a trace can hold
+MAX_EXPERTS = 65535
+"""What a trace can hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +190,8 @@ def _check(config: ModelConfig, source: str) -> None:
         raise refuse("the model has no layer with experts, so there is no routing to record")
     if config.top_k > config.num_experts:
         raise refuse(f"num_experts_per_tok {config.top_k} exceeds the {config.num_experts} experts")
-    if config.num_experts > _MAX_EXPERTS:
-        raise refuse(f"{config.num_experts} experts are more than a trace can hold ({_MAX_EXPERTS})")
+    if config.num_experts > MAX_EXPERTS:
+        raise refuse(f"{config.num_experts} experts are more than a trace can hold ({MAX_EXPERTS})")
     if config.num_attention_heads % config.num_key_value_heads:
         raise refuse(
             f"num_attention_heads {config.num_attention_heads} is not divisible by "

@@ -10,6 +10,7 @@ import torch
 from moeinspect.errors import InputError
 from moeinspect.runtime.builtin_names import BUILTIN_PREFIX
 from moeinspect.runtime.faults import NO_FAULTS, ActiveFaults
+from moeinspect.runtime.layers.placement import PLAIN_EXPERTS, ExpertOptions
 from moeinspect.runtime.models.assemble import assemble
 from moeinspect.runtime.models.assemble_head import assemble_head
 from moeinspect.runtime.models.builtin import open_builtin
@@ -24,7 +25,12 @@ from moeinspect.runtime.models.weights import WeightSource
 
 
 def load_model(
-    name_or_path: str, *, dtype: torch.dtype, deterministic: bool, faults: ActiveFaults = NO_FAULTS
+    name_or_path: str,
+    *,
+    dtype: torch.dtype,
+    deterministic: bool,
+    faults: ActiveFaults = NO_FAULTS,
+    experts: ExpertOptions = PLAIN_EXPERTS,
 ) -> Qwen3MoeForCausalLM:
     """Loads `builtin:NAME` or a Hugging Face folder of a Qwen3-MoE.
 
@@ -40,7 +46,7 @@ def load_model(
         return assemble_head(config, source, dtype=dtype, deterministic=deterministic)
     names = check_tensors(config, source)
     config = replace(config, fingerprint=fingerprint(config, source, names))
-    return assemble(config, source, dtype=dtype, deterministic=deterministic, faults=faults)
+    return assemble(config, source, dtype=dtype, deterministic=deterministic, faults=faults, experts=experts)
 
 
 def _open(name_or_path: str) -> tuple[ModelConfig, WeightSource]:

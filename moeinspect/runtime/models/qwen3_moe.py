@@ -16,6 +16,7 @@ from moeinspect.runtime.layers.linear import Linear
 from moeinspect.runtime.layers.mlp import DenseMLP
 from moeinspect.runtime.layers.moe import MoELayer
 from moeinspect.runtime.layers.norm import RMSNorm
+from moeinspect.runtime.layers.placement import ExpertPlacement
 from moeinspect.runtime.layers.rotary import RotaryEmbedding, apply_rotary
 from moeinspect.runtime.layers.tiles import pad_rows
 from moeinspect.runtime.memory.kv_cache import KVCache
@@ -97,8 +98,8 @@ class Qwen3MoeForCausalLM:
     """A loaded model.
 
     `tile` is the number of rows of a tile in the layers, `head_tile` in the final norm and `lm_head`; both
-    are None in the ordinary mode. `kept_layers` are the numbers of layers after which hidden states are kept
-    for a draft head.
+    are None in the ordinary mode. `placement` is that of a target with redundant experts. `kept_layers` are
+    the numbers of layers after which hidden states are kept for a draft head.
     """
 
     input_hidden_size = 0
@@ -114,6 +115,7 @@ class Qwen3MoeForCausalLM:
         lm_head: Callable[[torch.Tensor], torch.Tensor],
         tile: int | None,
         head_tile: int | None,
+        placement: ExpertPlacement | None = None,
     ) -> None:
         self.config = config
         self.dtype = embedding.dtype
@@ -123,6 +125,7 @@ class Qwen3MoeForCausalLM:
         self._lm_head = lm_head
         self.tile = tile
         self._head_tile = head_tile
+        self.placement = placement
         self.kept_layers: tuple[int, ...] = ()
         self._heads = HeadLayout(config.num_attention_heads, config.num_key_value_heads, config.head_dim)
         self._rotary = RotaryEmbedding(config.head_dim, config.rope_theta, self.dtype)

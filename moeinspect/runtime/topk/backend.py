@@ -20,10 +20,15 @@ class TopKOutput:
 
 
 class LayerExperts(Protocol):
-    """The experts of one layer: `gate_up` [E, 2 I, H] holds gate, then up; `down` [E, H, I]."""
+    """The experts of one layer."""
 
-    gate_up: torch.Tensor
-    down: torch.Tensor
+    @property
+    def gate_up(self) -> torch.Tensor:
+        """Weights [E, 2 I, H]: gate, then up."""
+
+    @property
+    def down(self) -> torch.Tensor:
+        """Weights [E, H, I]."""
 
     def __call__(self, x: torch.Tensor, chosen: TopKOutput) -> torch.Tensor:
         """Sum over each row's experts, weighted, in router order: x [N, H] to [N, H]."""

@@ -33,4 +33,10 @@ class ForwardRunner:
 
     def run(self, inputs: ForwardBatch) -> ForwardOutput:
         """Computes the rows of `inputs`, stores their keys and values and captures their experts."""
+        output = self._forward(inputs)
+        if self.model.placement is not None:
+            self.model.placement.forward_ended()
+        return output
+
+    def _forward(self, inputs: ForwardBatch) -> ForwardOutput:
         return self.model.run(inputs, self.kv)

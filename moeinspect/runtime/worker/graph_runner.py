@@ -75,11 +75,11 @@ class GraphRunner(ForwardRunner):
             self.model, self.kv, self.prefill_buckets, pool, mask_first=PADDED_ROWS not in self._faults
         )
 
-    def run(self, inputs: ForwardBatch) -> ForwardOutput:
+    def _forward(self, inputs: ForwardBatch) -> ForwardOutput:
         """Replays the smallest graph that holds the rows of `inputs`; without one, runs eagerly."""
         graphs = self._prefill if inputs.mode is ForwardMode.PREFILL else self._decode
         bucket = graphs.bucket_of(inputs.num_rows)
-        return super().run(inputs) if bucket is None else graphs.replay(bucket, inputs)
+        return super()._forward(inputs) if bucket is None else graphs.replay(bucket, inputs)
 
 
 class GraphSet:

@@ -18,7 +18,8 @@ from moeinspect.runtime.capture.static_rows import LateHostBuffer
 from moeinspect.runtime.config import RunConfig
 from moeinspect.runtime.device.event_log import EventLog
 from moeinspect.runtime.device.stream import Device, Jitter
-from moeinspect.runtime.faults import GRAPH_STATIC_ROWS, NO_FAULTS, STALE_SLOT, ActiveFaults
+from moeinspect.runtime.faults import GRAPH_STATIC_ROWS, PHYSICAL_IDS, STALE_SLOT, ActiveFaults
+from moeinspect.runtime.layers.placement import ExpertOptions
 from moeinspect.runtime.memory.host_tier import HostTier, KVMover
 from moeinspect.runtime.memory.kv_cache import KVCache, KVShape
 from moeinspect.runtime.memory.page_allocator import PAGE_SIZE, PageAllocator
@@ -148,17 +149,26 @@ def load_models(config: RunConfig) -> list[Qwen3MoeForCausalLM]:
         InputError: a model cannot be loaded, or the target is a draft head.
     """
 
-    def load(name: str, faults: ActiveFaults = NO_FAULTS) -> Qwen3MoeForCausalLM:
-        dtype = DTYPES[config.dtype]
-        return load_model(name, dtype=dtype, deterministic=config.deterministic, faults=faults)
-
     draft = draft_model_of(config.draft)
-    target = load(config.model, ActiveFaults.of(config.faults))
+    target = _load_target(config, config.model)
     if isinstance(target, DraftHead):
         raise InputError(
             f"{config.model} is a draft head and cannot run alone", f"use it with --draft {config.model}"
         )
-    return [target] if draft is None else [target, load(draft)]
+    if draft is None:
+        return [target]
+    return [target, load_model(draft, dtype=DTYPES[config.dtype], deterministic=config.deterministic)]
+
+
+def _load_target(config: RunConfig, name: str) -> Qwen3MoeForCausalLM:
+    """A model whose experts are held as the run wants those of its target."""
+    return load_model(
+        name,
+        dtype=DTYPES[config.dtype],
+        deterministic=config.deterministic,
+        faults=ActiveFaults.of(config.faults),
+        experts=ExpertOptions.of(config),
+    )
 
 
 def _room_for_hidden(models: list[Qwen3MoeForCausalLM], plan: Plan) -> torch.Tensor | None:
@@ -178,7 +188,7 @@ def load_update(config: RunConfig, name: str, target: Qwen3MoeForCausalLM) -> Qw
         InputError: it cannot be loaded, or is not of the target's shape.
     """
     try:
-        model = load_model(name, dtype=DTYPES[config.dtype], deterministic=config.deterministic)
+        model = _load_target(config, name)
     except InputError as error:
         raise InputError(f"--weight-update {error.message}", error.hint) from error
     if model.config.essentials != target.config.essentials:
@@ -209,7 +219,8 @@ def _capture_shape(config: RunConfig, plan: Plan, target: Qwen3MoeForCausalLM) -
     return CaptureShape(
         layer_ids=target.config.moe_layers,
         top_k=target.config.top_k,
-        num_experts=target.config.num_experts,
+        num_experts=target.config.num_experts
+        + (config.redundant_experts if PHYSICAL_IDS in config.faults else 0),
         max_tokens=plan.max_tokens,
         num_slots=plan.num_slots,
         with_weights=config.weights,
