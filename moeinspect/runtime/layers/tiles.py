@@ -44,10 +44,13 @@ def tile_rows(*widths: int) -> int:
 
 def pad_rows(x: torch.Tensor, tile: int) -> torch.Tensor:
     """`x` [n, ...] with zero rows added up to a multiple of `tile` rows."""
-    missing = -x.shape[0] % tile
-    if missing == 0:
-        return x
-    return F.pad(x, (0, 0) * (x.dim() - 1) + (0, missing))
+    return pad_to(x, x.shape[0] + -x.shape[0] % tile)
+
+
+def pad_to(x: torch.Tensor, num_rows: int) -> torch.Tensor:
+    """`x` [n, ...] with zero rows added up to `num_rows`."""
+    missing = num_rows - x.shape[0]
+    return x if missing == 0 else F.pad(x, (0, 0) * (x.dim() - 1) + (0, missing))
 
 
 def over_tiles(function: RowFunction, x: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:

@@ -18,7 +18,7 @@ from moeinspect.runtime.layers.moe import MoELayer
 from moeinspect.runtime.layers.norm import RMSNorm
 from moeinspect.runtime.layers.placement import ExpertPlacement
 from moeinspect.runtime.layers.rotary import RotaryEmbedding, apply_rotary
-from moeinspect.runtime.layers.tiles import pad_rows
+from moeinspect.runtime.layers.tiles import pad_rows, pad_to
 from moeinspect.runtime.memory.kv_cache import KVCache
 from moeinspect.runtime.models.config import ModelConfig
 from moeinspect.runtime.topk.registry import backend_factory
@@ -148,22 +148,44 @@ class Qwen3MoeForCausalLM:
     def run(self, batch: ForwardBatch, kv: KVCache) -> ForwardOutput:
         """Computes the rows of `batch`; stores their keys and values under `batch.out_slots`."""
         if batch.num_rows == 0:
-            nothing = torch.zeros(0, len(self.kept_layers) * self.config.hidden_size, dtype=self.dtype)
-            hidden = nothing if self.kept_layers else None
-            return ForwardOutput(torch.zeros(0, self.config.vocab_size), slots=batch.out_slots, hidden=hidden)
+            return self.no_output(batch)
+        own, padded = self.own_rows(batch.num_rows), self.padded(batch.num_rows)
         cos, sin = self.rotary_tables(batch)
         context = ForwardContext(
             kv,
-            _pad(cos, self.tile),
-            _pad(sin, self.tile),
+            pad_to(cos[own], padded),
+            pad_to(sin[own], padded),
             batch=batch,
-            plan=self.attention_plan(batch),
-            num_rows=batch.num_rows,
-            input_hidden=None if batch.input_hidden is None else _pad(batch.input_hidden, self.tile),
+            plan=None,
+            num_rows=0,
+            input_hidden=None if batch.input_hidden is None else pad_to(batch.input_hidden, padded),
         )
-        x = self.run_layers(_pad(batch.input_ids, self.tile), context)
-        hidden = self.kept_hidden(context, batch.num_rows)
-        return ForwardOutput(self.logits(x, batch.logit_rows), slots=batch.out_slots, hidden=hidden)
+        self.begin(context, batch, batch.num_rows)
+        x = self.run_layers(pad_to(batch.input_ids[own], padded), context)
+        return self.output(x, context, slots=batch.out_slots)
+
+    def begin(self, context: ForwardContext, batch: ForwardBatch, num_rows: int) -> None:
+        """Sets what kernels read of a batch; `num_rows` of its rows, padding perhaps included, are routed."""
+        context.batch = batch
+        context.plan = self.attention_plan(batch)
+        context.num_rows = num_rows
+
+    def output(
+        self, x: torch.Tensor, context: ForwardContext, *, slots: torch.Tensor, static: bool = False
+    ) -> ForwardOutput:
+        """What a forward hands back that ended with the hidden states `x` [padded N, H]."""
+        return ForwardOutput(
+            self.logits(x, context.batch.logit_rows),
+            slots=slots,
+            static=static,
+            hidden=self.kept_hidden(context),
+        )
+
+    def no_output(self, batch: ForwardBatch) -> ForwardOutput:
+        """What a forward without rows hands back."""
+        nothing = torch.zeros(0, len(self.kept_layers) * self.config.hidden_size, dtype=self.dtype)
+        hidden = nothing if self.kept_layers else None
+        return ForwardOutput(torch.zeros(0, self.config.vocab_size), slots=batch.out_slots, hidden=hidden)
 
     def keep_hidden(self, layers: tuple[int, ...]) -> None:
         """Has forwards hand back the hidden states after so many layers each; set before graphs are captured.
@@ -172,9 +194,9 @@ class Qwen3MoeForCausalLM:
         """
         self.kept_layers = layers
 
-    def kept_hidden(self, context: ForwardContext, num_rows: int) -> torch.Tensor | None:
-        """The kept hidden states of a forward that ran, side by side [num_rows, len(kept_layers) * H]."""
-        kept = [hidden[:num_rows] for hidden in context.kept_hidden]
+    def kept_hidden(self, context: ForwardContext) -> torch.Tensor | None:
+        """The kept hidden states of a forward that ran, side by side [N, len(kept_layers) * H]."""
+        kept = [hidden[: context.batch.num_rows] for hidden in context.kept_hidden]
         return torch.cat(kept, dim=1) if kept else None
 
     def run_layers(self, input_ids: torch.Tensor, context: ForwardContext) -> torch.Tensor:
@@ -184,9 +206,9 @@ class Qwen3MoeForCausalLM:
         captured from it.
         """
         x = context.launch("residual", self._embedding.index_select, 0, input_ids)
-        for number, layer in enumerate(self._layers, start=1):
+        for layer in self._layers:
             x = layer(x, context)
-            self._keep(number, x, context)
+            self._keep(layer.attention.layer_id + 1, x, context)
         return x
 
     def _keep(self, number: int, x: torch.Tensor, context: ForwardContext) -> None:
@@ -197,11 +219,16 @@ class Qwen3MoeForCausalLM:
         """Logits [n, V] float32 of the rows `logit_rows` [n] of `hidden` [padded N, H]."""
         if logit_rows.shape[0] == 0:
             return torch.zeros(0, self.config.vocab_size)
-        wanted = self._norm(_pad(hidden[logit_rows], self._head_tile))
+        wanted = hidden[logit_rows]
+        wanted = self._norm(wanted if self._head_tile is None else pad_rows(wanted, self._head_tile))
         return self._lm_head(wanted)[: logit_rows.shape[0]].float()
 
+    def own_rows(self, num_rows: int) -> slice:
+        """Which of the batch's rows this rank computes outside attention: all, where it is alone."""
+        return slice(0, num_rows)
+
     def padded(self, num_rows: int) -> int:
-        """`num_rows` rounded up to whole tiles."""
+        """So many of its own rows, rounded up to whole tiles."""
         return num_rows if self.tile is None else num_rows + -num_rows % self.tile
 
     def rotary_tables(self, batch: ForwardBatch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -211,7 +238,3 @@ class Qwen3MoeForCausalLM:
     def attention_plan(self, batch: ForwardBatch) -> AttentionPlan | None:
         """The attention's metadata of this batch, worked out on the host before the layers run."""
         return None if self.tile is None else plan_attention(batch, self._heads)
-
-
-def _pad(x: torch.Tensor, tile: int | None) -> torch.Tensor:
-    return x if tile is None else pad_rows(x, tile)

@@ -118,15 +118,14 @@ class GraphSet:
         captured = self._graphs[bucket]
         self._inputs.load(batch, self._model)
         context = captured.context
-        context.batch = batch
-        context.plan = self._model.attention_plan(batch)
-        context.num_rows = batch.num_rows if self._mask_first else bucket
+        num_rows = batch.num_rows if self._mask_first else bucket
+        self._model.begin(context, batch, num_rows)
         captured.graph.replay()
-        return ForwardOutput(
-            self._model.logits(captured.hidden, batch.logit_rows),
-            slots=self._inputs.out_slots[: context.num_rows],
+        return self._model.output(
+            captured.hidden,
+            context,
+            slots=self._inputs.out_slots[:num_rows],
             static=batch.mode is not ForwardMode.PREFILL,
-            hidden=self._model.kept_hidden(context, batch.num_rows),
         )
 
     @torch.no_grad()
@@ -174,11 +173,13 @@ class StaticInputs:
 
     def load(self, batch: ForwardBatch, model: Qwen3MoeForCausalLM) -> None:
         """Copies a batch's inputs in."""
-        n = batch.num_rows
-        self.input_ids[:n] = batch.input_ids
+        own = model.own_rows(batch.num_rows)
+        input_ids, (cos, sin) = batch.input_ids[own], model.rotary_tables(batch)
+        n = input_ids.shape[0]
+        self.input_ids[:n] = input_ids
         self.input_ids[n:] = 0
-        self.out_slots[:n] = batch.out_slots
-        self.cos[:n], self.sin[:n] = model.rotary_tables(batch)
+        self.cos[:n], self.sin[:n] = cos[own], sin[own]
+        self.out_slots[: batch.num_rows] = batch.out_slots
         if batch.input_hidden is not None:
             self.hidden[:n] = batch.input_hidden
 
