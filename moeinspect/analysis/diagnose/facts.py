@@ -9,6 +9,9 @@ from typing import Any
 from moeinspect.analysis.requests import LOCAL
 from moeinspect.trace.schema import Origin, Trace
 
+EXPORTS_TOP_K = {"torch", "triton"}
+"""Backends whose top-k is a step of its own."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
@@ -25,10 +28,15 @@ class RunFacts:
     host_tier: bool | None
     mixed_opt_in: bool | None
     """Some requests asked for their routed experts and others did not."""
+    dp_size: int | None
+    tp_size: int | None
+    pp_size: int | None
+    redundant_experts: int | None
+    fused_shared_expert: bool | None
 
 
 def run_facts(trace: Trace) -> RunFacts:
-    """What `run_config` says, in the local runtime's words or SGLang's."""
+    """What `run_config` says, in the local runtime's words, SGLang's or vLLM's."""
     config = trace.run.run_config
     overlap = _flag(config, "overlap")
     if overlap is None and "disable_overlap_schedule" in config:
@@ -51,6 +59,11 @@ def run_facts(trace: Trace) -> RunFacts:
         backend=config.get("backend", config.get("moe_runner_backend")),
         host_tier=_host_tier(config),
         mixed_opt_in=_mixed_opt_in(trace),
+        dp_size=_count(config, "dp_size", "data_parallel_size"),
+        tp_size=_count(config, "tp_size", "tensor_parallel_size"),
+        pp_size=_count(config, "pp_size", "pipeline_parallel_size"),
+        redundant_experts=_count(config, "redundant_experts", "ep_num_redundant_experts"),
+        fused_shared_expert=_fused_shared_expert(config),
     )
 
 
@@ -80,6 +93,17 @@ def _host_tier(config: Mapping[str, Any]) -> bool | None:
     if "host_kv_slots" in config:
         return bool(config["host_kv_slots"])
     return _flag(config, "enable_hierarchical_cache")
+
+
+def _fused_shared_expert(config: Mapping[str, Any]) -> bool | None:
+    if "disable_shared_experts_fusion" in config:
+        return not config["disable_shared_experts_fusion"]
+    return _flag(config, "fused_shared_expert")
+
+
+def _count(config: Mapping[str, Any], *names: str) -> int | None:
+    value = next((config[name] for name in names if name in config), None)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _flag(config: Mapping[str, Any], name: str) -> bool | None:

@@ -64,7 +64,21 @@ class Mismatch:
     def cells(self) -> NDArray[np.bool_]:
         """The cells [R, L]."""
         cells = self.comparison.cells.set_mismatch & ~self.comparison.ties.explained_sets
-        return np.asarray(cells & ~self.unrouted[:, None])
+        return np.asarray(cells & ~self.unrouted[:, None] & ~self._zero_cells)
+
+    @cached_property
+    def _zero_cells(self) -> NDArray[np.bool_]:
+        """Cells [R, L] of zeros on either side, which the rules on zeros explain."""
+        zero = np.zeros(self.comparison.cells.set_mismatch.shape, dtype=bool)
+        alignment = self.alignment
+        for trace, rows, axis in (
+            (alignment.a, alignment.a_row, alignment.a_axis),
+            (alignment.b, alignment.b_row, alignment.b_axis),
+        ):
+            if trace.rows.expert_ids.shape[2] > 1:
+                checked = ~np.isin(alignment.layers, trace.model.capture_exempt_layers)
+                zero |= checked & ~gather(trace.rows.expert_ids, rows, axis).any(axis=2)
+        return zero
 
     @cached_property
     def rows(self) -> NDArray[np.bool_]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from moeinspect.analysis.diagnose.facts import knows_workers, run_facts
+from moeinspect.analysis.diagnose.ids import diagnose_out_of_range, shared_column_of_sentinels
 from moeinspect.analysis.diagnose.nextstep import diagnosis
 from moeinspect.analysis.diagnose.provenance import (
     cached_rows,
@@ -131,17 +132,9 @@ def _missing(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
     return diagnosis("prompt-truncated|read-early", 0.3, because, trace)
 
 
-def _out_of_range(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
-    largest = _largest_id(trace)
-    num_experts = trace.model.num_experts
-    because = [f"ids beyond the {num_experts:,} experts of the model, up to {largest:,}"]
-    if num_experts <= largest < 2 * num_experts:
-        because.append("all of them under twice the number of experts, as ids of redundant experts are")
-        return diagnosis("physical-ids", 0.7, because, trace)
-    return diagnosis("kernel-uncaptured|physical-ids", 0.4, because, trace)
-
-
 def _sentinels(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
+    if (column := shared_column_of_sentinels(trace)) is not None:
+        return column
     because = [f"rows with both real ids and a sentinel ({_requests(trace, findings)})"]
     layers = {finding.layers for finding in findings}
     named = rows_of_findings(trace, findings)
@@ -152,6 +145,20 @@ def _sentinels(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
         ]
         return diagnosis("draft-recreates-capturer", 0.95, because, trace)
     return diagnosis("partial-sentinel", 0.9, because, trace)
+
+
+def _constant(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
+    columns = [column for f in findings for column in f.evidence.get("columns", ())]
+    named = sorted({(int(column["slot"]), int(column["id"])) for column in columns})
+    which = ", ".join(f"slot {slot} holds id {value}" for slot, value in named[:4])
+    because = [f"{which} under every token ({_requests(trace, findings)})"]
+    facts = run_facts(trace)
+    if facts.fused_shared_expert is False:
+        because.append("no shared expert was fused with the routed ones, so it has no column")
+        return diagnosis("unknown", 0.3, because, trace)
+    if facts.fused_shared_expert:
+        because.append("the shared expert was fused with the routed ones: its column was not stripped")
+    return diagnosis("shared-expert-column", 0.95 if facts.fused_shared_expert else 0.8, because, trace)
 
 
 def _absent(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
@@ -171,13 +178,6 @@ def _requests(trace: Trace, findings: tuple[Finding, ...]) -> str:
     return of_all(len(named), len(trace.requests), "request")
 
 
-def _largest_id(trace: Trace) -> int:
-    invalid = trace.rows.invalid_cells.value
-    ids = trace.rows.expert_ids[:, np.isin(trace.axis_layers(), trace.model.moe_layers)]
-    known = ids[ids != trace.model.sentinel]
-    return max([int(values.max()) for values in (invalid, known) if len(values)], default=0)
-
-
 def _always(cause: str, confidence: float, reason: str) -> Callable[[Trace, tuple[Finding, ...]], Diagnosis]:
     def explain(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
         is_local = any(finding.request is not None for finding in findings)
@@ -191,13 +191,13 @@ _EXPLAINED: Mapping[str, Callable[[Trace, tuple[Finding, ...]], Diagnosis]] = {
     "missing-request": _absent,
     "missing-rows": _missing,
     "surplus-rows": _surplus,
-    "id-out-of-range": _out_of_range,
+    "id-out-of-range": diagnose_out_of_range,
     "partial-sentinel": _sentinels,
     "duplicate-experts": _always("unknown", 0.2, "cells with a repeated id, which no top-k router gives"),
     "filler-rows": _filler,
     "repeated-rows": _repeated,
     "stale-rows": _stale,
-    "constant-column": _always("shared-expert-column", 0.8, "one slot holds one id under every token"),
+    "constant-column": _constant,
     "id-cliff": _always("uint8-wrap", 0.9, "over 256 experts, and no id above 255 in 10,000 or more"),
 }
 """How each rule other than the zero rules is read; the order is that of the rules."""

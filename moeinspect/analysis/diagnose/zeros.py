@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from moeinspect.analysis.diagnose.facts import RunFacts, run_facts
+from moeinspect.analysis.diagnose.facts import EXPORTS_TOP_K, RunFacts, run_facts
+from moeinspect.analysis.diagnose.layers import diagnose_zero_layers, first_stage_has_no_moe
 from moeinspect.analysis.diagnose.nextstep import diagnosis
 from moeinspect.analysis.diagnose.provenance import (
     PromptShape,
@@ -17,12 +18,10 @@ from moeinspect.analysis.diagnose.provenance import (
     workers_of,
     zero_rows,
 )
+from moeinspect.analysis.diagnose.shards import diagnose_shards
 from moeinspect.analysis.diagnose.words import counted, of_all
 from moeinspect.analysis.findings import Diagnosis, Finding
 from moeinspect.trace.schema import Origin, Trace
-
-_EXPORTS_TOP_K = {"torch", "triton"}
-"""Backends whose top-k is a step of its own."""
 
 
 def diagnose_zeros(trace: Trace, findings: tuple[Finding, ...]) -> list[Diagnosis]:
@@ -33,7 +32,7 @@ def diagnose_zeros(trace: Trace, findings: tuple[Finding, ...]) -> list[Diagnosi
     """
     zero = zero_rows(trace)
     if not zero.any():
-        return _zero_layers(trace, findings)
+        return diagnose_zero_layers(trace, findings)
     stale = [f for f in findings if f.rule == "stale-rows" and f.evidence.get("former_owner")]
     unwritten = zero | rows_of_findings(trace, stale)
     facts, shape = run_facts(trace), prompt_shape(trace, unwritten)
@@ -41,6 +40,8 @@ def diagnose_zeros(trace: Trace, findings: tuple[Finding, ...]) -> list[Diagnosi
         return [_everything(trace, facts, shape)]
     if cached_rows(trace)[unwritten].mean() >= 0.9:
         return [_cached(trace, facts, unwritten)]
+    if (shards := diagnose_shards(trace, facts, zero)) is not None:
+        return [shards]
     if shape.is_prompt:
         return [_whole_prompt(trace, facts, shape)]
     if facts.disagg is not False and (seam := _after_prompt(trace, unwritten)):
@@ -152,7 +153,7 @@ def _everything(trace: Trace, facts: RunFacts, shape: PromptShape) -> Diagnosis:
     total = shape.touched + shape.clean
     because = [f"every row is zero in {of_all(shape.all_marked, total, 'request')}: nothing was ever stored"]
     causes = ["init-order"]
-    if facts.backend in _EXPORTS_TOP_K:
+    if facts.backend in EXPORTS_TOP_K:
         because.append(f"the MoE backend was {facts.backend}, which exports its top-k")
     else:
         causes.append("kernel-uncaptured")
@@ -160,6 +161,9 @@ def _everything(trace: Trace, facts: RunFacts, shape: PromptShape) -> Diagnosis:
         causes.append("verify-dropped")
         if facts.draft:
             because.append("an n-gram draft was configured: with those the prefill result is dropped as well")
+    if first_stage_has_no_moe(trace, facts):
+        because.append(f"all MoE layers are in later ones of {facts.pp_size} pipeline stages")
+        causes.append("pp-stage")
     return diagnosis("|".join(sorted(causes)), 0.7, because, trace)
 
 
@@ -180,20 +184,3 @@ def _scattered(trace: Trace, facts: RunFacts, unwritten: NDArray[np.bool_]) -> D
         f"{counted(int(unwritten.sum()), 'zero row')} in {counted(len(touched), 'request')}, no pattern"
     ]
     return diagnosis("unknown", 0.2, because, trace)
-
-
-def _zero_layers(trace: Trace, findings: tuple[Finding, ...]) -> list[Diagnosis]:
-    layers = sorted({layer for f in findings if f.rule == "zero-layers" for layer in f.layers})
-    if not layers:
-        return []
-    moe = list(trace.model.moe_layers)
-    places = [moe.index(layer) for layer in layers if layer in moe]
-    named = ", ".join(map(str, layers))
-    because = [f"MoE layers {named} are zero in whole requests, the other layers are not"]
-    if not places or places != list(range(places[0], places[-1] + 1)):
-        return [diagnosis("unknown", 0.3, because, trace)]
-    if places[0] == 0:
-        because.append("they are the first MoE layers, as hash-routed layers or another pipeline stage's are")
-        return [diagnosis("hash-layer-uncaptured|layer-shift|pp-stage", 0.6, because, trace)]
-    because.append("they are one contiguous block, as the layers of another pipeline stage are")
-    return [diagnosis("layer-shift|pp-stage", 0.6, because, trace)]

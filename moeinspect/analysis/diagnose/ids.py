@@ -1,0 +1,116 @@
+"""Causes of values that are no expert's id: physical ids, a shared expert's column, memory nobody wrote."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moeinspect.analysis.diagnose.facts import EXPORTS_TOP_K, RunFacts, run_facts
+from moeinspect.analysis.diagnose.nextstep import diagnosis
+from moeinspect.analysis.diagnose.provenance import rows_of_findings
+from moeinspect.analysis.diagnose.words import counted, percent
+from moeinspect.analysis.findings import Diagnosis, Finding
+from moeinspect.analysis.rules.grouping import layers_text
+from moeinspect.trace.schema import Trace, Validity
+
+_NEARLY_ALL = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class _OddIds:
+    """Slots of MoE layers that hold no expert's id: place on axis 1 of the ids, slot and value, one each."""
+
+    place: NDArray[np.int64]
+    slot: NDArray[np.int64]
+    value: NDArray[np.int64]
+    cells: int
+    """Cells of all real rows in MoE layers."""
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    @property
+    def is_one_column(self) -> bool:
+        """One value in one slot, in nearly every cell."""
+        same = len(np.unique(self.slot)) == 1 and len(np.unique(self.value)) == 1
+        return same and len(self) >= _NEARLY_ALL * self.cells
+
+
+def diagnose_out_of_range(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
+    """Reads the cause off which values stand where, and off the run's redundant and shared experts."""
+    facts, odd = run_facts(trace), _odd_ids(trace)
+    num_experts = trace.model.num_experts
+    if len(odd) and odd.is_one_column and facts.fused_shared_expert is not False:
+        return _shared_column(trace, facts, odd)
+    largest = int(odd.value.max(initial=0))
+    because = [f"ids beyond the {num_experts:,} experts of the model, up to {largest:,}"]
+    copies = facts.redundant_experts
+    if copies is None and num_experts <= largest < 2 * num_experts:
+        because.append("all of them under twice the number of experts, as ids of redundant experts are")
+        return diagnosis("physical-ids", 0.7, because, trace)
+    if copies and largest < num_experts + copies:
+        layers = trace.axis_layers()[np.unique(odd.place)]
+        named = rows_of_findings(trace, findings).mean()
+        because += [
+            f"with {counted(copies, 'redundant expert')} the physical experts are 0 to "
+            f"{num_experts + copies - 1:,}, and no id is beyond them",
+            f"they stand in {layers_text(tuple(layers.tolist()))} and in {percent(float(named))} of the rows",
+            "ids were recorded after the map from logical to physical experts",
+        ]
+        return diagnosis("physical-ids", 0.95, because, trace)
+    causes = [] if facts.backend in EXPORTS_TOP_K else ["kernel-uncaptured"]
+    if copies is None:
+        causes.append("physical-ids")
+    elif copies:
+        because.append(f"{counted(copies, 'redundant expert')} explain no such id")
+    return diagnosis("|".join(causes) or "unknown", 0.4 if causes else 0.3, because, trace)
+
+
+def shared_column_of_sentinels(trace: Trace) -> Diagnosis | None:
+    """`shared-expert-column` where the column's id is stored as "no id": one slot lacks it everywhere."""
+    facts, odd = run_facts(trace), _odd_ids(trace, sentinels=True)
+    if not len(odd) or not odd.is_one_column or facts.fused_shared_expert is False:
+        return None
+    return _shared_column(trace, facts, odd)
+
+
+def _shared_column(trace: Trace, facts: RunFacts, odd: _OddIds) -> Diagnosis:
+    slot, value = int(odd.slot[0]), int(odd.value[0])
+    is_last = slot == trace.rows.expert_ids.shape[2] - 1
+    because = [
+        f"slot {slot}{', the last one,' if is_last else ''} holds {value} in every row and MoE layer: a "
+        "column that no router chose",
+    ]
+    if value == trace.model.num_experts:
+        because.append(
+            f"{value} comes right after the {value} experts, as the id of a shared expert that is fused with "
+            "them does"
+        )
+    if facts.fused_shared_expert:
+        because.append("the shared expert was fused with the routed ones: its column was not stripped")
+    return diagnosis("shared-expert-column", 0.95 if facts.fused_shared_expert else 0.8, because, trace)
+
+
+def _odd_ids(trace: Trace, *, sentinels: bool = False) -> _OddIds:
+    """Ids at or above the number of experts in real rows; "no id" counts, or counts alone, as told."""
+    rows, model = trace.rows, trace.model
+    is_moe = np.isin(trace.axis_layers(), model.moe_layers)
+    claimed = np.isin(rows.validity, (Validity.REAL, Validity.INVALID))
+    absent = int(np.iinfo(rows.expert_ids.dtype).max)
+    invalid = rows.invalid_cells
+    known = np.zeros(rows.expert_ids.shape, dtype=bool)
+    layer_place = {int(layer): place for place, layer in enumerate(trace.axis_layers())}
+    place = np.asarray([layer_place.get(layer, -1) for layer in invalid.layer.tolist()], dtype=np.int64)
+    wanted = (place >= 0) & ((invalid.value < 0) if sentinels else (invalid.value >= model.num_experts))
+    known[invalid.row[place >= 0], place[place >= 0], invalid.slot[place >= 0]] = True
+    odd = (rows.expert_ids == absent) if sentinels else (rows.expert_ids != absent)
+    odd &= (rows.expert_ids >= model.num_experts) & is_moe[None, :, None] & claimed[:, None, None] & ~known
+    at = np.nonzero(odd)
+    return _OddIds(
+        place=np.concatenate([at[1], place[wanted]]).astype(np.int64),
+        slot=np.concatenate([at[2], invalid.slot[wanted]]).astype(np.int64),
+        value=np.concatenate([rows.expert_ids[at].astype(np.int64), invalid.value[wanted]]),
+        cells=int(claimed.sum() * is_moe.sum()),
+    )

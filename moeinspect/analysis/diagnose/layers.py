@@ -1,0 +1,87 @@
+"""Causes of layers that are zero in every row: a router, or a pipeline stage, that was not captured."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from moeinspect.analysis.diagnose.facts import RunFacts, run_facts
+from moeinspect.analysis.diagnose.nextstep import diagnosis
+from moeinspect.analysis.diagnose.words import of_all
+from moeinspect.analysis.findings import Diagnosis, Finding
+from moeinspect.analysis.requests import is_imported
+from moeinspect.analysis.rules.grouping import layers_text
+from moeinspect.trace.schema import Trace
+
+
+def diagnose_zero_layers(trace: Trace, findings: tuple[Finding, ...]) -> list[Diagnosis]:
+    """Reads the cause off where the zero layers stand, and off the run's pipeline stages."""
+    zero = [finding for finding in findings if finding.rule == "zero-layers"]
+    layers = tuple(sorted({layer for finding in zero for layer in finding.layers}))
+    if not layers:
+        return []
+    requests = {(f.request, f.evidence.get("sample", 0)) for f in zero}
+    because = [
+        f"MoE {layers_text(layers)} are zero in every row of "
+        f"{of_all(len(requests), len(trace.requests), 'request')}, the other layers are not"
+    ]
+    if not _is_one_block(trace, layers):
+        return [diagnosis("unknown", 0.3, because, trace)]
+    facts = run_facts(trace)
+    if facts.pp_size is not None and facts.pp_size > 1 and (stages := _whole_stages(trace, layers, facts)):
+        because.append(
+            f"the run had {facts.pp_size} pipeline stages, and these are all MoE layers of {stages}: "
+            "what these captured was not put together with the rest"
+        )
+        return [diagnosis("pp-stage", 0.95, because, trace)]
+    return [_by_place(trace, layers, facts, because)]
+
+
+def first_stage_has_no_moe(trace: Trace, facts: RunFacts) -> bool:
+    """Whether all MoE layers of a pipelined run are in later stages: then those lost leave nothing."""
+    stages = _stages(trace, facts)
+    return len(stages) > 1 and not stages[0]
+
+
+def _by_place(trace: Trace, layers: tuple[int, ...], facts: RunFacts, because: list[str]) -> Diagnosis:
+    causes = []
+    is_first = layers[0] == min(trace.model.moe_layers)
+    if is_first:
+        because.append("they are the first MoE layers, which is where models have hash-routed ones")
+        causes.append("hash-layer-uncaptured")
+    else:
+        because.append("they are one contiguous block, as the layers of another pipeline stage are")
+    seams_known = facts.pp_size == 1 or (facts.pp_size is not None and not is_imported(trace))
+    if facts.pp_size == 1:
+        because.append("the run had one pipeline stage")
+    elif seams_known:
+        because.append("they are not the layers of whole pipeline stages")
+    if not seams_known:
+        causes.append("pp-stage")
+    if is_imported(trace):
+        causes.append("layer-shift")
+    confidence = 0.9 if causes == ["hash-layer-uncaptured"] else 0.6 if causes else 0.3
+    return diagnosis("|".join(sorted(causes)) or "unknown", confidence, because, trace)
+
+
+def _is_one_block(trace: Trace, layers: tuple[int, ...]) -> bool:
+    moe = sorted(trace.model.moe_layers)
+    places = [moe.index(layer) for layer in layers if layer in moe]
+    return bool(places) and places == list(range(places[0], places[-1] + 1))
+
+
+def _whole_stages(trace: Trace, layers: tuple[int, ...], facts: RunFacts) -> str:
+    """The pipeline stages whose MoE layers these are, in words; empty if they do not end at seams."""
+    stages = [stage for stage in _stages(trace, facts) if stage]
+    whole = [stage for stage in stages if set(stage) <= set(layers)]
+    if sorted(layer for stage in whole for layer in stage) != list(layers):
+        return ""
+    if whole == stages[1:]:
+        return "all stages but the first"
+    return "all stages but the last" if whole == stages[:-1] else "whole stages"
+
+
+def _stages(trace: Trace, facts: RunFacts) -> list[tuple[int, ...]]:
+    """MoE layers of each pipeline stage, if decoder layers are spread evenly, the longer stages first."""
+    moe = set(trace.model.moe_layers)
+    parts = np.array_split(np.arange(trace.model.num_hidden_layers), max(1, facts.pp_size or 1))
+    return [tuple(layer for layer in part.tolist() if layer in moe) for part in parts]

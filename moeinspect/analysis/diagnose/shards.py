@@ -1,0 +1,137 @@
+"""`tp-shard`: in each step the rows of other tensor-parallel ranks are zero, a tail of the step's rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moeinspect.analysis.diagnose.facts import RunFacts, knows_workers
+from moeinspect.analysis.diagnose.nextstep import diagnosis
+from moeinspect.analysis.diagnose.provenance import cached_rows, prompt_rows, row_requests
+from moeinspect.analysis.diagnose.words import counted, of_all, percent
+from moeinspect.analysis.findings import Diagnosis
+from moeinspect.trace.schema import Origin, Trace
+
+_NEARLY_ALL = 0.95
+_FOLLOWED = 0.3
+"""Share of the touched requests that need a right row after a zero one: a shard is no lost end."""
+
+_FEWEST_PROMPTS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """Steps with zero rows. In `tails` of them the zeros stand where a shard would leave them."""
+
+    touched: int
+    tails: int
+    share: float
+    """Share of zero rows in them."""
+    longest_clean: int
+    """Most rows of a prefill or decode step without a zero row."""
+    shortest_touched: int
+    """Fewest rows of a prefill or decode step with one."""
+    explained: bool
+    """Nearly every zero row says that some step computed it."""
+
+
+def diagnose_shards(trace: Trace, facts: RunFacts, zero: NDArray[np.bool_]) -> Diagnosis | None:
+    """`tp-shard` if the zero rows [R] are the tails of steps, or, where steps are not known, of prompts."""
+    if facts.tp_size == 1 or not _goes_on(trace, zero):
+        return None
+    if not knows_workers(trace):
+        return _prompt_tails(trace, facts, zero)
+    steps = _look_at_steps(trace, zero)
+    if not steps.explained or steps.tails < _NEARLY_ALL * steps.touched:
+        return None
+    several = facts.dp_size is not None and facts.dp_size > 1
+    if not several and steps.longest_clean >= steps.shortest_touched:
+        return None
+    because = [
+        f"{percent(steps.share)} of the rows of {counted(steps.touched, 'step')} are zero: in each step a "
+        "tail, behind right rows",
+    ]
+    if not several and steps.longest_clean:
+        because.append(
+            f"steps of up to {counted(steps.longest_clean, 'row')} have no zero row, as if they all were "
+            "in the first rank's share"
+        )
+    if facts.tp_size is not None:
+        because.append(
+            f"the run had {facts.tp_size} tensor-parallel ranks, each with a share of a step's rows: those "
+            "of the other ranks were never gathered"
+        )
+    return diagnosis("tp-shard", 0.95 if facts.tp_size is not None else 0.7, because, trace)
+
+
+def _goes_on(trace: Trace, zero: NDArray[np.bool_]) -> bool:
+    """Whether right rows follow zero ones in many of the touched requests."""
+    touched, followed = 0, 0
+    for request in range(len(trace.requests)):
+        own = zero[trace.row_range(request)]
+        touched += bool(own.any())
+        followed += bool(own.any() and not own[int(own.argmax()) :].all())
+    return touched > 0 and followed >= _FOLLOWED * touched
+
+
+def _look_at_steps(trace: Trace, zero: NDArray[np.bool_]) -> _Steps:
+    """Groups the rows that were computed by worker and step, requests in any order within."""
+    rows, request = trace.rows, row_requests(trace)
+    computed = (rows.step >= 0) & (request >= 0) & ~cached_rows(trace)
+    place = np.flatnonzero(computed)
+    key = np.stack([rows.worker[place].astype(np.int64), rows.step[place].astype(np.int64)], axis=1)
+    _, step = np.unique(key, axis=0, return_inverse=True)
+    order = np.lexsort((place, step.reshape(-1)))
+    place, step = place[order], step.reshape(-1)[order]
+    lost, owner = zero[place], request[place]
+    num_steps = int(step[-1]) + 1 if len(step) else 0
+
+    def per_step(marked: NDArray[np.bool_]) -> NDArray[np.int64]:
+        return np.bincount(step[marked], minlength=num_steps)
+
+    size, lost_rows = np.bincount(step, minlength=num_steps), per_step(lost)
+    goes_on = np.zeros(len(step), dtype=bool)
+    goes_on[1:] = (step[1:] == step[:-1]) & (owner[1:] == owner[:-1])
+    was_lost = np.roll(lost, 1)
+    # The rows of one request in one step stand in batch order: once lost, always lost.
+    in_order = per_step(goes_on & was_lost & ~lost) == 0
+    cut_once = per_step(goes_on & ~was_lost & lost) <= 1
+    # The first data-parallel rank has the first rows of a step, which are always in the first share.
+    later_rank = per_step(trace.requests.dp_rank[owner] > 0) > 0
+    touched = lost_rows > 0
+    # Rejected rows of verify steps are not in the trace, so these have no size.
+    sized = per_step(rows.origin[place] == Origin.VERIFY) == 0
+    return _Steps(
+        touched=int(touched.sum()),
+        tails=int((touched & in_order & cut_once & ((lost_rows < size) | later_rank)).sum()),
+        share=float(lost_rows[touched].sum() / max(1, size[touched].sum())),
+        longest_clean=int(size[sized & ~touched].max(initial=0)),
+        shortest_touched=int(size[sized & touched].min(initial=np.iinfo(np.int64).max)),
+        explained=bool(lost.any() and lost.sum() >= _NEARLY_ALL * (zero & ~cached_rows(trace)).sum()),
+    )
+
+
+def _prompt_tails(trace: Trace, facts: RunFacts, zero: NDArray[np.bool_]) -> Diagnosis | None:
+    """Without steps: prompts that ran in one chunk keep their first rows, and outputs are right."""
+    prompt = prompt_rows(trace)
+    touched, tails, kept, whole = 0, 0, 0, 0
+    for request in range(len(trace.requests)):
+        own = trace.row_range(request)
+        lost = zero[own]
+        if not lost.any():
+            continue
+        touched += 1
+        first, size = int(lost.argmax()), int(prompt[own].sum())
+        if first > 0 and lost[first:size].all() and not lost[size:].any():
+            tails, kept, whole = tails + 1, kept + first, whole + size
+    if tails < max(_FEWEST_PROMPTS, _NEARLY_ALL * touched):
+        return None
+    because = [
+        f"the zero rows are the last ones of the prompt in {of_all(tails, touched, 'affected request')}: "
+        f"{percent(kept / whole)} of these prompts are right, and so are the outputs",
+        "where a step's rows are spread over tensor-parallel ranks, the first rank has the first rows, and "
+        "steps of a few rows as a whole",
+    ]
+    return diagnosis("tp-shard", 0.8 if facts.tp_size is not None else 0.5, because, trace)

@@ -1,0 +1,155 @@
+"""Causes of runs on several ranks, with placed or shared experts: each for its own geometry only."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from analysis.diagnose.faultytraces import (
+    FACTS,
+    PROMPT,
+    foreign,
+    records,
+    spoiled,
+    trace,
+    zeroed,
+)
+from analysis.diagnose.test_diagnose_diff import causes as diff_causes
+from analysis.tracefactory import make_facts, make_records, make_trace
+
+from moeinspect.analysis.check import check_report
+
+TILE = 4
+E = FACTS.num_experts
+
+
+def diagnoses(*traces):
+    return check_report(traces).diagnoses
+
+
+def causes(*traces):
+    return [one.cause for one in diagnoses(*traces)]
+
+
+def sharded(made, tp, *, tile=TILE):
+    """What is left of each step's rows if only the first of `tp` ranks is asked for those it computed."""
+    steps = {}
+    for number, record in enumerate(made):
+        for row, place in enumerate(zip(record.worker.tolist(), record.step.tolist(), strict=True)):
+            steps.setdefault(place, []).append((number, row))
+    ids = [record.expert_ids.copy() for record in made]
+    for rows in steps.values():
+        for number, row in rows[tile * -(-len(rows) // (tile * tp)) :]:
+            ids[number][row] = 0
+    return [replace(record, expert_ids=left) for record, left in zip(made, ids, strict=True)]
+
+
+@pytest.mark.parametrize("tp", [2, 4])
+def test_a_tail_of_zeros_in_each_step_is_a_shard_that_was_never_gathered(tp):
+    bad = trace(sharded(records(6, disagg=False), tp, tile=8 // tp), disagg=False, tp_size=tp)
+    (one,) = diagnoses(bad)
+    assert (one.cause, one.confidence) == ("tp-shard", 0.95)
+    assert "--tp-size 1" in one.next_step
+    assert diff_causes(bad, trace(records(6, disagg=False), disagg=False)) == ["tp-shard"]
+
+
+def test_one_rank_has_no_shard():
+    bad = trace(sharded(records(disagg=False), 2), disagg=False, tp_size=1)
+    assert "tp-shard" not in causes(bad)
+
+
+def test_prompts_without_their_last_rows_are_a_shard_where_steps_are_not_known():
+    def change(record, number):
+        return zeroed(slice(PROMPT // 2, PROMPT))(record, number) | foreign(record)
+
+    (one,) = diagnoses(spoiled(change, disagg=False))
+    assert (one.cause, one.confidence) == ("tp-shard", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("rows", "config", "cause"),
+    [
+        (slice(0, PROMPT), {}, "skip-finalize-prefill"),
+        (slice(-3, None), {"disagg": False}, "read-early"),
+        (slice(PROMPT, None), {"draft": "ngram"}, "verify-dropped"),
+    ],
+)
+def test_other_zeros_keep_their_cause_where_rows_are_sharded(rows, config, cause):
+    assert causes(spoiled(zeroed(rows), tp_size=2, **config)) == [cause]
+
+
+def layers_zeroed(layers, **config):
+    return spoiled(zeroed(slice(None), layers), disagg=False, **config)
+
+
+@pytest.mark.parametrize(
+    ("layers", "pp", "cause"),
+    [
+        ([2, 3], 2, "pp-stage"),
+        ([2, 3], 3, "pp-stage"),
+        ([0, 1], 2, "pp-stage"),
+        ([3], 2, "unknown"),
+        ([3], 1, "unknown"),
+        ([0], 2, "hash-layer-uncaptured"),
+        ([0], 1, "hash-layer-uncaptured"),
+    ],
+)
+def test_zero_layers_of_whole_stages_are_theirs_and_the_first_ones_a_hash_router_s(layers, pp, cause):
+    (one,) = diagnoses(layers_zeroed(layers, pp_size=pp))
+    assert one.cause == cause
+    assert one.confidence >= (0.3 if cause == "unknown" else 0.9)
+
+
+def test_zero_layers_of_a_run_that_does_not_tell_its_stages_keep_all_names():
+    assert causes(layers_zeroed([0])) == ["hash-layer-uncaptured|pp-stage"]
+    imported = spoiled(lambda r, n: zeroed(slice(None), [0])(r, n) | foreign(r), disagg=False)
+    assert causes(imported) == ["hash-layer-uncaptured|layer-shift|pp-stage"]
+
+
+def test_zero_layers_of_a_stage_are_no_layers_of_a_draft():
+    bad = layers_zeroed([2, 3], pp_size=2, draft="builtin:tiny-draft")
+    assert diff_causes(bad) == ["pp-stage"]
+
+
+def test_everything_zero_may_be_a_stage_only_if_no_moe_layer_is_in_the_first_one():
+    facts = make_facts(4, 32, 4, moe_layers=(2, 3))
+    zero = [replace(r, expert_ids=np.zeros_like(r.expert_ids)) for r in make_records(facts)]
+    config = {"overlap": False, "backend": "torch", "pp_size": 2}
+    assert causes(make_trace(zero, facts, run={"run_config": config})) == ["init-order|pp-stage"]
+    assert causes(spoiled(zeroed(slice(None)), backend="torch", pp_size=2)) == ["init-order"]
+
+
+def physical(record, copies):
+    """Physical ids: the last `copies` experts have a copy beyond the experts, which odd rows choose."""
+    ids = record.expert_ids.astype(np.int64)
+    odd = np.arange(len(ids))[:, None, None] % 2 == 1
+    return {"expert_ids": np.where(odd & (ids >= E - copies), ids + copies, ids)}
+
+
+def test_ids_just_beyond_the_experts_are_physical_and_the_run_says_how_far_they_may_go():
+    def bad(**config):
+        return spoiled(lambda record, number: physical(record, 4), disagg=False, **config)
+
+    (one,) = diagnoses(bad(redundant_experts=4))
+    assert (one.cause, one.confidence) == ("physical-ids", 0.95)
+    assert "--redundant-experts 0" in one.next_step
+    assert causes(bad(redundant_experts=2, backend="bypass")) == ["kernel-uncaptured"]
+    assert causes(bad(redundant_experts=0, backend="torch")) == ["unknown"]
+
+
+def shared_column(value):
+    def change(record, number):
+        ids = record.expert_ids.astype(np.int64)
+        ids[:, :, -1] = value
+        return {"expert_ids": ids}
+
+    return change
+
+
+@pytest.mark.parametrize("value", [E, FACTS.sentinel, -1])
+def test_one_id_in_the_last_slot_of_all_cells_is_the_column_of_a_fused_shared_expert(value):
+    (one,) = diagnoses(spoiled(shared_column(value), disagg=False, fused_shared_expert=True))
+    assert (one.cause, one.confidence) == ("shared-expert-column", 0.95)
+    assert "--no-fused-shared-expert" in one.next_step
+    assert causes(spoiled(shared_column(value), disagg=False)) == ["shared-expert-column"]
+    alone = spoiled(shared_column(value), disagg=False, fused_shared_expert=False)
+    assert "shared-expert-column" not in causes(alone)
