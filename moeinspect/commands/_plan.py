@@ -65,7 +65,7 @@ def plan_run(
     return Run(
         label=label,
         config=config,
-        output=_output(arguments, suffix),
+        output=_output(arguments, config.model, suffix),
         force=arguments.common.force,
         make_requests=_request_maker(prompts, options),
     )
@@ -128,8 +128,8 @@ def _explicit_fields(call: Invocation, disagg: bool) -> frozenset[str]:
     return explicit | {"disagg"} if disagg else explicit
 
 
-def _output(arguments: RunArguments, suffix: str) -> Path:
-    output = arguments.common.output or derived_output(arguments.model, suffix)
+def _output(arguments: RunArguments, model: str, suffix: str) -> Path:
+    output = arguments.common.output or derived_output(model, suffix)
     prompts = arguments.run.prompts
     if prompts not in (None, "-") and output.exists() and output.samefile(Path(prompts or "")):
         raise UsageError(f"--output and --prompts are both {output}", "give the trace another name")

@@ -2,18 +2,24 @@
 
 BUILTIN_PREFIX = "builtin:"
 
+RANDOM_SHARED = "builtin:random-shared"
+"""The random target with a shared expert in each MoE layer."""
+
+EMBEDDED_TARGETS = ("builtin:tiny", "builtin:random", RANDOM_SHARED)
+"""Those that have a draft of their own and newer weights."""
+
 NGRAM = "ngram"
 """A draft that looks its proposals up in the request's own tokens; it has no model."""
 
 
 def builtin_draft_of(model: str) -> str | None:
     """The embedded draft that was made for an embedded target; None for any other model."""
-    return f"{model}-draft" if model in ("builtin:tiny", "builtin:random") else None
+    return f"{model}-draft" if model in EMBEDDED_TARGETS else None
 
 
 def builtin_update_of(model: str) -> str | None:
     """Newer weights of an embedded target; None for any other model."""
-    return f"{model}-updated" if model in ("builtin:tiny", "builtin:random") else None
+    return f"{model}-updated" if model in EMBEDDED_TARGETS else None
 
 
 def draft_model_of(draft: str | None) -> str | None:

@@ -50,8 +50,8 @@ class Fault:
     """One known bug.
 
     `needs` maps a `RunConfig` field to the value without which nothing goes wrong; of a number, to the
-    least. `traffic` names the requests (`traffic.TRAFFICS`) that are brought along
-    where the user names none.
+    least; an embedded `model` is run where the user named none. `traffic` names the requests
+    (`traffic.TRAFFICS`) that are brought along where the user brings none.
     """
 
     name: str

@@ -68,8 +68,10 @@ def resolve(config: RunConfig, explicit: frozenset[str]) -> tuple[RunConfig, tup
     if config.target_only:
         return _resolve_target_only(config, explicit), ()
     notes: list[str] = []
+    config = _choose_model(config, explicit, notes)
     for name in dict.fromkeys(config.faults):
-        config = _apply_needs(config, name, explicit, notes)
+        if _satisfied("model", config.model, FAULTS[name].needs.get("model", config.model)):
+            config = _apply_needs(config, name, explicit, notes)
     config = _bring_traffic(config, explicit, notes)
     wanted = config
     config = settle_contradictions(config, explicit, notes)
@@ -101,6 +103,30 @@ def _resolve_target_only(config: RunConfig, explicit: frozenset[str]) -> RunConf
     return replace(config, **_TARGET_ONLY)
 
 
+def _choose_model(config: RunConfig, explicit: frozenset[str], notes: list[str]) -> RunConfig:
+    """The model that faults need, where the user named none; before drafts, which belong to a model."""
+    chosen_for = ""
+    for name in dict.fromkeys(config.faults):
+        model = FAULTS[name].needs.get("model")
+        if model is None or _satisfied("model", config.model, model):
+            continue
+        if "model" in explicit:
+            notes.append(
+                f"warning: --fault {name} does nothing in this run: it needs {model}, and {config.model} was "
+                "given"
+            )
+        elif chosen_for:
+            raise UsageError(
+                f"--fault {chosen_for} runs {config.model} and --fault {name} needs {model}",
+                "leave one of them out",
+            )
+        else:
+            chosen_for = name
+            config = replace(config, model=model)
+            notes.append(f"--fault {name} turned on {model}")
+    return config
+
+
 def _apply_needs(config: RunConfig, name: str, explicit: frozenset[str], notes: list[str]) -> RunConfig:
     for field, need in FAULTS[name].needs.items():
         current = getattr(config, field)
@@ -126,6 +152,8 @@ def _apply_needs(config: RunConfig, name: str, explicit: frozenset[str], notes: 
 
 
 def _satisfied(field: str, current: object, need: object) -> bool:
+    if field == "model":
+        return current in (need, f"{need}-updated")
     if need == OWN_DRAFT:
         return current not in (None, NGRAM)
     if need == ANY_DRAFT:

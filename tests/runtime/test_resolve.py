@@ -4,7 +4,7 @@ import pytest
 
 from moeinspect.errors import UsageError
 from moeinspect.runtime.config import RunConfig
-from moeinspect.runtime.faults import ANY_DRAFT, FAULTS, OWN_DRAFT, OWN_UPDATE
+from moeinspect.runtime.faults import ANY_DRAFT, FAULTS, OWN_DRAFT, OWN_UPDATE, Fault
 from moeinspect.runtime.resolve import OWN_PROMPTS, UNCHUNKED, resolve
 from moeinspect.runtime.traffic import TRAFFICS
 
@@ -174,3 +174,43 @@ def test_a_target_without_an_embedded_draft_has_to_be_given_one():
 def test_a_fault_that_loses_what_it_needs_says_that_it_does_nothing():
     _, notes = resolve(RunConfig(faults=("retract-reroute",), disagg=True), frozenset({"disagg"}))
     assert any("warning" in note and "--fault retract-reroute does nothing" in note for note in notes)
+
+
+SHARED = "builtin:random-shared"
+
+
+@pytest.fixture
+def _model_faults(monkeypatch):
+    needs = {"model": SHARED, "fused_shared_expert": True}
+    monkeypatch.setitem(FAULTS, "shared", Fault("shared", "", "", needs))
+    monkeypatch.setitem(FAULTS, "hash", Fault("hash", "", "", {"model": "builtin:random-hash"}))
+
+
+@pytest.mark.usefixtures("_model_faults")
+def test_a_fault_runs_the_model_that_it_needs_with_that_models_own_draft():
+    config, notes = resolve(RunConfig(faults=("draft-capture", "shared")), frozenset())
+    assert (config.model, config.draft) == (SHARED, f"{SHARED}-draft")
+    assert notes[0] == f"--fault shared turned on {SHARED}"
+
+
+@pytest.mark.usefixtures("_model_faults")
+@pytest.mark.parametrize("model", [SHARED, f"{SHARED}-updated"])
+def test_a_model_that_has_what_a_fault_needs_is_kept(model):
+    config, notes = resolve(RunConfig(model=model, faults=("shared",)), frozenset({"model"}))
+    assert config.model == model
+    assert notes == ("--fault shared turned on --fused-shared-expert",)
+
+
+@pytest.mark.usefixtures("_model_faults")
+def test_with_another_model_named_the_fault_is_inert_and_nothing_else_is_turned_on():
+    config, notes = resolve(RunConfig(faults=("shared",)), frozenset({"model"}))
+    assert config == RunConfig(faults=("shared",))
+    assert notes == (
+        f"warning: --fault shared does nothing in this run: it needs {SHARED}, and builtin:tiny was given",
+    )
+
+
+@pytest.mark.usefixtures("_model_faults")
+def test_faults_that_need_different_models_contradict_each_other():
+    with pytest.raises(UsageError, match=f"--fault shared runs {SHARED} and --fault hash needs"):
+        resolve(RunConfig(faults=("shared", "hash")), frozenset())
