@@ -31,6 +31,7 @@ RETRACT_REROUTE = "retract-reroute"
 MERGE_MISALIGNED = "merge-misaligned"
 BATCH_INDEX_SWAP = "batch-index-swap"
 PHYSICAL_IDS = "physical-ids"
+INIT_ORDER = "init-order"
 
 DRAFT_IS_CAPTURED = (DRAFT_CAPTURE, DRAFT_OPTOUT_LATE, BYPASS_DROPS_FLAG, UNGATED_BACKEND)
 """Faults under which a draft's choices are stored in the target's rows: both must choose as many experts."""
@@ -179,6 +180,11 @@ FAULTS: dict[str, Fault] = {
             "vllm#44116, flashinfer#3382",
             "the fused kernel does not export its top-k: nothing is ever captured",
             {"backend": "bypass"},
+        ),
+        Fault(
+            INIT_ORDER,
+            "vllm#33013",
+            "the capturer is made after the layers were built: they never found one, and nothing is captured",
         ),
         Fault(
             PADDED_ROWS,

@@ -58,6 +58,17 @@ def capture_routing_values_if_allowed(
         capturer.capture_values(layer_id, weights, router_logits)
 
 
+def bound_config(config: TopKConfig) -> TopKConfig:
+    """The configuration that a backend is made with: in a process without a capturer it is opted out.
+
+    Nobody would read what such a backend captures. It is decided once, when the backend is made, as vLLM's
+    layers bind their capture function when they are built: a process must have its capturer before.
+    """
+    if get_global_experts_capturer() is not None:
+        return config
+    return replace(config, allow_routed_experts_capture=False)
+
+
 def disable_routed_experts_capture_for_draft(model: ModelWithRoutedExperts) -> None:
     """Opts every MoE layer of a draft model out; must run before backends and graphs are initialised."""
     for layer in model.layers_with_topk():

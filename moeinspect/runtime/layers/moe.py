@@ -8,6 +8,7 @@ from functools import partial
 import torch
 
 from moeinspect.errors import EngineError
+from moeinspect.runtime.capture.gate import bound_config
 from moeinspect.runtime.layers.context import ForwardContext
 from moeinspect.runtime.layers.linear import Linear
 from moeinspect.runtime.layers.placed_experts import CaptureAfterMap, PlacedExperts
@@ -52,9 +53,12 @@ class MoELayer:
             self.init_topk_backend(self._make_backend)
 
     def init_topk_backend(self, make: BackendFactory) -> None:
-        """Builds the backend from the present `topk_config`, and again whenever that changes."""
+        """Builds the backend from the present `topk_config`, and again whenever that changes.
+
+        The process's capturer has to be there: see `bound_config`.
+        """
         self._make_backend = make
-        config = self._config
+        config = bound_config(self._config)
         if self._captures_after_map:
             config = replace(config, allow_routed_experts_capture=False)
         self._topk = make(config, self.layer_id)

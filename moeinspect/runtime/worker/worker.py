@@ -18,7 +18,13 @@ from moeinspect.runtime.capture.static_rows import LateHostBuffer
 from moeinspect.runtime.config import RunConfig
 from moeinspect.runtime.device.event_log import EventLog
 from moeinspect.runtime.device.stream import Device, Jitter
-from moeinspect.runtime.faults import GRAPH_STATIC_ROWS, PHYSICAL_IDS, STALE_SLOT, ActiveFaults
+from moeinspect.runtime.faults import (
+    GRAPH_STATIC_ROWS,
+    INIT_ORDER,
+    PHYSICAL_IDS,
+    STALE_SLOT,
+    ActiveFaults,
+)
 from moeinspect.runtime.layers.placement import ExpertOptions
 from moeinspect.runtime.memory.host_tier import HostTier, KVMover
 from moeinspect.runtime.memory.kv_cache import KVCache, KVShape
@@ -67,7 +73,8 @@ class Worker:
             for i, shape in enumerate(kv_shapes(config, plan, [model.config for model in models]))
         ]
         capturer = RoutedExpertsCapturer(_capture_shape(config, plan, target))
-        set_global_experts_capturer(capturer)
+        if INIT_ORDER not in self.faults:
+            set_global_experts_capturer(capturer)
         self.device = Device(config.threads, self.log, jitter)
         if GRAPH_STATIC_ROWS in self.faults:
             capturer.host_buffer = LateHostBuffer(
@@ -79,14 +86,16 @@ class Worker:
             SamplingParams(config.temperature, config.top_p, config.top_k),
             hidden=_room_for_hidden(models, plan),
         )
-        # A draft opts out before its backends are built, and graphs are captured from backends: each
-        # takes the configuration that it finds.
+        # A draft opts out before its backends are built, backends bind to the capturer that the process has,
+        # and graphs are captured from backends: each takes what it finds.
         forwards = [
             self._forward_runner(config, plan, model, kv)
             for model, kv in zip(models, self.kv_caches, strict=True)
         ]
         draft = make_proposer(config, forwards[1] if len(forwards) == 2 else None, state, self.faults)
         forwards[0].initialize()
+        if INIT_ORDER in self.faults:
+            set_global_experts_capturer(capturer)
         self.runner = ModelRunner(
             forwards[0],
             state,

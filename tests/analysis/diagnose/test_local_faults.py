@@ -20,6 +20,7 @@ ONE_TRACE_IS_ENOUGH = {
     "surplus-after-stop",
     "prefill-only-short",
     "kernel-uncaptured",
+    "init-order",
     "graph-static-rows",
     "verify-dropped",
     "nan-logits",

@@ -8,6 +8,7 @@ from moeinspect.runtime.capture.capturer import (
     set_global_experts_capturer,
 )
 from moeinspect.runtime.capture.gate import (
+    bound_config,
     capture_routed_experts_if_allowed,
     captured_ids_view,
     disable_routed_experts_capture_for_draft,
@@ -60,6 +61,14 @@ def test_without_a_capturer_the_gate_does_nothing():
     set_global_experts_capturer(None)
     capture(TopKConfig(2), 1, torch.ones(2, 2, dtype=torch.int32))
     assert captured_ids_view(TopKConfig(2), 1, 2) is None
+
+
+def test_a_backend_binds_to_whether_there_is_a_capturer(capturer):
+    opted_out = TopKConfig(2, renormalize=False, allow_routed_experts_capture=False)
+    allowed = TopKConfig(2, renormalize=False)
+    assert bound_config(allowed) == allowed and bound_config(opted_out) == opted_out
+    set_global_experts_capturer(None)
+    assert bound_config(allowed) == bound_config(opted_out) == opted_out
 
 
 def test_the_opt_out_reaches_every_layer_and_nothing_else():

@@ -71,15 +71,32 @@ def test_a_draft_with_another_top_k_is_refused(fault):
         _check_draft_capture(RunConfig(faults=(fault,), draft="x"), 4, 2)
 
 
-@pytest.mark.parametrize("options", [{}, {"draft": DRAFT}, {"disagg": True}, {"graph": True}])
-def test_a_kernel_that_exports_nothing_leaves_every_row_zero(options):
-    seen = run(RunConfig(faults=("kernel-uncaptured",), **options), PROMPTS)
+@pytest.mark.quick(5)
+@pytest.mark.parametrize("fault", ["kernel-uncaptured", "init-order"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"draft": DRAFT}, {"disagg": True}, {"graph": True, "draft": DRAFT}, {"backend": "bypass"}],
+)
+def test_what_is_never_captured_leaves_every_row_zero(fault, options):
+    seen = run(RunConfig(faults=(fault,), **options), PROMPTS)
     for request_id, want in healthy().items():
         have = seen[request_id]
         assert have.output_ids.tolist() == want.output_ids.tolist()
         assert have.expert_ids.shape == want.expert_ids.shape
         for rows in (have.expert_ids, have.weights, have.margin):
             assert not rows.any()
+
+
+def test_layers_that_are_built_later_find_the_capturer():
+    config = RunConfig(faults=("init-order",), weight_updates=((6, "builtin:tiny-updated"),))
+    seen, want = run(config, PROMPTS), run(replace(config, faults=()), PROMPTS)
+    new = 0
+    for request_id, ended in seen.items():
+        is_new = ended.weight_version == 1
+        assert not ended.expert_ids[~is_new].any()
+        assert (ended.expert_ids == want[request_id].expert_ids)[is_new].all()
+        new += is_new.sum()
+    assert new > 10
 
 
 def test_a_backend_that_captures_its_own_choices_needs_no_export():
