@@ -123,19 +123,37 @@ def test_sigkill_leaves_a_right_file_and_no_process(spawn, prompts, eventually, 
     assert_right(tmp_path / "t.h5", reference)
 
 
-def test_a_worker_that_is_killed_is_trouble_and_what_had_ended_is_kept(
-    spawn, prompts, eventually, reference, tmp_path
+def worker_pids(path, command):
+    """Process ids of prefill and decode worker, from the events that have been written."""
+    pids = sorted(set(read_trace(path).events.pid.tolist()))
+    assert command.process.pid not in pids
+    return pids
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(signal.SIGKILL, "killed by signal 9"), (signal.SIGSTOP, "not been heard of for 3 s")],
+)
+def test_a_worker_that_dies_or_hangs_is_trouble_and_what_had_ended_is_kept(
+    spawn, prompts, eventually, reference, tmp_path, monkeypatch, number, said
 ):
+    monkeypatch.setenv("MOEINSPECT_WORKER_TIMEOUT", "3")
     command = start(spawn, prompts, *DISAGG)
     assert eventually(lambda: ended(tmp_path / "t.h5") >= 1)
-    decode_pid = int(read_trace(tmp_path / "t.h5").events.pid.max())
-    assert decode_pid != command.process.pid
-    os.kill(decode_pid, signal.SIGKILL)
+    os.kill(worker_pids(tmp_path / "t.h5", command)[-1], number)
     done = command.finish(timeout=20)
     assert done.status == 2
-    assert "killed by signal 9" in done.error
+    assert said in done.error
     assert eventually(lambda: not command.alive(), timeout=10)
     assert_right(tmp_path / "t.h5", reference)
+
+
+def test_sigkill_leaves_no_worker_that_is_stopped(spawn, prompts, eventually, tmp_path):
+    command = start(spawn, prompts, *DISAGG)
+    assert eventually(lambda: ended(tmp_path / "t.h5") >= 1)
+    os.kill(worker_pids(tmp_path / "t.h5", command)[0], signal.SIGSTOP)
+    command.process.kill()
+    assert eventually(lambda: not command.alive(), timeout=10)
 
 
 def limited(argv, cwd, limit_bytes):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import queue
+import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -16,10 +19,17 @@ FLUSH_TIMEOUT_S = 5.0
 
 @dataclass(slots=True)
 class Channels:
-    """A worker's connections: to the balancer, and to each worker on the other side, by worker index."""
+    """A worker's connections: to the balancer, to other workers by index, and the one that its beats take."""
 
     balancer: Connection
     peers: dict[int, Connection]
+    heartbeat: Connection
+
+
+def hang_up(connection: Connection) -> None:
+    """Ends the connection for both sides without closing it here: whoever waits on it wakes up."""
+    with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as end:
+        end.shutdown(socket.SHUT_RDWR)
 
 
 class Inbox:

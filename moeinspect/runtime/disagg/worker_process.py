@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from multiprocessing.connection import Connection
 
 import torch
 
@@ -24,10 +19,8 @@ from moeinspect.runtime.disagg.worker_half import WorkerHalf
 from moeinspect.runtime.memory.kv_cache import KVCache
 from moeinspect.runtime.parallel.links import LinkError
 from moeinspect.runtime.parallel.roster import DECODE, UNIFIED
+from moeinspect.runtime.processes.heartbeat import beating
 from moeinspect.runtime.worker.worker import DTYPES, Worker
-
-_WATCH_S = 0.2
-"""How often a worker that gets ready looks whether the balancer is still there."""
 
 
 def worker_main(args: WorkerArgs) -> None:
@@ -35,6 +28,11 @@ def worker_main(args: WorkerArgs) -> None:
     # Ctrl-C reaches the whole process group; only the balancer decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(args.config.threads)
+    with beating(args.channels.heartbeat):
+        _work(args)
+
+
+def _work(args: WorkerArgs) -> None:
     try:
         _serve(args)
     except (EOFError, ConnectionError):
@@ -60,11 +58,10 @@ def _serve(args: WorkerArgs) -> None:
         index: [region.tensor().view(dtype) for region in regions] for index, regions in args.regions.items()
     }
     own_kv = shared_kv.get(args.index)
-    with _ends_with(args.channels.balancer):
-        worker = _load(args, own_kv)
-        for region in (region for regions in args.regions.values() for region in regions):
-            region.close()
-        half = _half(worker, args, shared_kv)
+    worker = _load(args, own_kv)
+    for region in (region for regions in args.regions.values() for region in regions):
+        region.close()
+    half = _half(worker, args, shared_kv)
     try:
         try:
             half.serve()
@@ -72,33 +69,6 @@ def _serve(args: WorkerArgs) -> None:
             half.close()
     finally:
         worker.close()
-
-
-@contextmanager
-def _ends_with(balancer: Connection) -> Iterator[None]:
-    """Ends this process at once if the balancer goes away while the worker gets ready.
-
-    It may be waiting for others that will never come. Nothing is sent to a worker before it is ready, so
-    whatever shows on the connection is its end.
-    """
-    is_ready = threading.Event()
-
-    def watch() -> None:
-        while not is_ready.wait(_WATCH_S):
-            try:
-                is_gone = balancer.poll()
-            except OSError:
-                is_gone = True
-            if is_gone:
-                os._exit(1)
-
-    thread = threading.Thread(target=watch, name="moeinspect-watch", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_ready.set()
-        thread.join()
 
 
 def _load(args: WorkerArgs, own_kv: list[torch.Tensor] | None) -> Worker:

@@ -12,7 +12,7 @@ def test_interrupts_stay_held_though_the_resource_tracker_lets_them_in_when_it_s
     done = python(
         "import signal\n"
         "from multiprocessing import resource_tracker\n"
-        "from moeinspect.runtime.disagg.worker_group import _interrupts_held\n"
+        "from moeinspect.runtime.processes.forked import _interrupts_held\n"
         "with _interrupts_held():\n"
         "    resource_tracker.ensure_running()\n"
         "    print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))\n"
@@ -20,30 +20,16 @@ def test_interrupts_stay_held_though_the_resource_tracker_lets_them_in_when_it_s
     assert done.stdout == "True\n", done.stderr
 
 
-def test_a_worker_that_gets_ready_ends_when_the_balancer_is_gone():
+def test_a_worker_that_waits_for_others_ends_when_its_main_process_is_gone():
     done = python(
         "import time\n"
         "from multiprocessing import Pipe\n"
-        "from moeinspect.runtime.disagg.worker_process import _ends_with\n"
-        "ours, theirs = Pipe()\n"
-        "ours.close()\n"
-        "with _ends_with(theirs):\n"
+        "from moeinspect.runtime.processes import heartbeat\n"
+        "heartbeat.ORPHAN_GRACE_S = 0.1\n"
+        "theirs, ours = Pipe(duplex=False)\n"
+        "theirs.close()\n"
+        "with heartbeat.beating(ours):\n"
         "    time.sleep(50)\n"
         "print('waited')\n"
     )
     assert (done.returncode, done.stdout) == (1, ""), done.stderr
-
-
-def test_a_worker_that_is_ready_lives_on():
-    done = python(
-        "import time\n"
-        "from multiprocessing import Pipe\n"
-        "from moeinspect.runtime.disagg.worker_process import _ends_with\n"
-        "ours, theirs = Pipe()\n"
-        "with _ends_with(theirs):\n"
-        "    pass\n"
-        "ours.send('work')\n"
-        "time.sleep(0.5)\n"
-        "print(theirs.recv())\n"
-    )
-    assert done.stdout == "work\n", done.stderr

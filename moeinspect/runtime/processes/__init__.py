@@ -1,0 +1,1 @@
+"""The processes of a run: how they are obtained, connected and watched."""
