@@ -11,6 +11,7 @@ import torch
 from moeinspect.runtime.forward_batch import ForwardBatch
 from moeinspect.runtime.layers.attention_plan import AttentionPlan
 from moeinspect.runtime.memory.kv_cache import KVCache
+from moeinspect.runtime.parallel.rows import GatheredRows
 
 Kernel = Callable[..., torch.Tensor]
 """One operation of a layer: from tensors, and perhaps the context, to a new tensor."""
@@ -38,8 +39,9 @@ class ForwardContext:
 
     `cos` and `sin` [padded, 1, head_dim] are read by launches, the other fields inside kernels, so that a
     replayed graph sees those of the batch it is replayed for. `num_rows` rows reach the routers: the real
-    ones. `plan` is None in the ordinary, not bit-exact mode. `input_hidden` [padded, H] is what a draft head
-    reads beside the tokens; `kept_hidden` collects hidden states [padded, H] that a draft head asked for.
+    ones. `gathered` says how the rows of all ranks stand in a forward over several; None while a graph is
+    captured. `plan` is None in the ordinary, not bit-exact mode. `input_hidden` [padded, H] is what a draft
+    head reads beside the tokens; `kept_hidden` collects hidden states [padded, H] that one asked for.
     """
 
     kv: KVCache
@@ -49,5 +51,6 @@ class ForwardContext:
     plan: AttentionPlan | None
     num_rows: int
     launch: Launch = launch_now
+    gathered: GatheredRows | None = None
     input_hidden: torch.Tensor | None = None
     kept_hidden: list[torch.Tensor] = field(default_factory=list)

@@ -15,8 +15,8 @@ class DispatchPlan:
     """Rows standing expert by expert, each expert's padded to whole tiles.
 
     `source_row` [P] is the batch row at each padded place (row 0 where there is none: its result is not
-    read); `result_row` [N * K] is the place of each choice, in router order. `experts` and `sizes` say which
-    expert computes each successive piece of rows.
+    read); `result_row` [M] is the place of each choice. `experts` and `sizes` say which expert computes each
+    successive piece of rows.
     """
 
     source_row: torch.Tensor
@@ -25,13 +25,14 @@ class DispatchPlan:
     sizes: list[int]
 
 
-def plan_dispatch(topk_ids: torch.Tensor, num_experts: int, tile_sizes: Sequence[int] | None) -> DispatchPlan:
-    """Plans the experts' work for `topk_ids` [N, K].
+def plan_dispatch(
+    experts: torch.Tensor, rows: torch.Tensor, num_experts: int, tile_sizes: Sequence[int] | None
+) -> DispatchPlan:
+    """Plans the work of M choices: expert `experts[i]` [M] is to run on batch row `rows[i]` [M].
 
     Pieces are tiles of the descending `tile_sizes`, or whole experts if there are none.
     """
-    K = topk_ids.shape[1]
-    flat = topk_ids.reshape(-1).long()
+    flat = experts.long()
     order = torch.argsort(flat, stable=True)
     counts = torch.bincount(flat, minlength=num_experts)
     tile = tile_sizes[-1] if tile_sizes else 1
@@ -42,7 +43,7 @@ def plan_dispatch(topk_ids: torch.Tensor, num_experts: int, tile_sizes: Sequence
     place = torch.arange(order.shape[0]) + shift
     pieces = _pieces(padded.tolist(), tile_sizes)
     source = flat.new_zeros(sum(size for _, size in pieces))
-    source[place] = order // K
+    source[place] = rows[order]
     result = torch.empty_like(order)
     result[order] = place
     return DispatchPlan(source, result, [e for e, _ in pieces], [size for _, size in pieces])

@@ -31,12 +31,19 @@ class Experts:
         N, K = chosen.ids.shape
         if self.on_dispatch is not None:
             self.on_dispatch(chosen.ids)
-        plan = plan_dispatch(chosen.ids, self._num_experts, self._tile_sizes(x.dtype))
+        rows = torch.arange(N).repeat_interleave(K)
+        outputs = self.compute(x, rows, chosen.ids.reshape(-1)).view(N, K, self._hidden)
+        return weighted_sum(outputs, chosen.weights).to(x.dtype)
+
+    def compute(self, x: torch.Tensor, rows: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
+        """Outputs [M, H] of M choices: expert `experts[i]` [M] on row `rows[i]` [M] of `x` [N, H]."""
+        if experts.shape[0] == 0:
+            return x.new_empty(0, self._hidden)
+        plan = plan_dispatch(experts, rows, self._num_experts, self._tile_sizes(x.dtype))
         gathered = x.index_select(0, plan.source_row)
         gate_up = _grouped_product(gathered, self._gate_up_t, plan)
         computed = _grouped_product(swiglu(gate_up), self._down_t, plan)
-        outputs = computed.index_select(0, plan.result_row).view(N, K, self._hidden)
-        return _weighted_sum(outputs, chosen.weights).to(x.dtype)
+        return computed.index_select(0, plan.result_row)
 
     def move(self, sources: torch.Tensor) -> None:
         """Each expert e gets the weights of expert `sources[e]` [E], all read before any is written."""
@@ -62,7 +69,7 @@ def _grouped_product(x: torch.Tensor, weights_t: Sequence[torch.Tensor], plan: D
     return result
 
 
-def _weighted_sum(outputs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+def weighted_sum(outputs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Sum of `outputs` [N, K, H] weighted by `weights` [N, K], one expert after another, in float32."""
     weighted = outputs.float() * weights.unsqueeze(-1)
     total = weighted[:, 0]

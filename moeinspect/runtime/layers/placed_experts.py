@@ -9,6 +9,7 @@ import torch
 from moeinspect.runtime.capture.gate import capture_routed_experts_if_allowed
 from moeinspect.runtime.layers.experts import Experts
 from moeinspect.runtime.layers.placement import LayerPlacement
+from moeinspect.runtime.layers.spread_experts import SpreadExperts
 from moeinspect.runtime.topk.backend import TopKOutput
 from moeinspect.runtime.topk.config import TopKConfig
 
@@ -20,7 +21,7 @@ class PlacedExperts:
     capture in SGLang's `_post_process_topk_ids`: no backend knows of it.
     """
 
-    def __init__(self, slots: Experts, placement: LayerPlacement) -> None:
+    def __init__(self, slots: Experts | SpreadExperts, placement: LayerPlacement) -> None:
         """`slots` hold their experts by the first placement."""
         self.placement = placement
         self._slots = slots

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -16,11 +17,13 @@ from moeinspect.runtime.layers.moe import MoELayer
 from moeinspect.runtime.layers.norm import RMSNorm
 from moeinspect.runtime.layers.placed_experts import PlacedExperts
 from moeinspect.runtime.layers.placement import PLAIN_EXPERTS, ExpertOptions, ExpertPlacement, LayerPlacement
+from moeinspect.runtime.layers.spread_experts import SpreadExperts
 from moeinspect.runtime.layers.tiles import tile_rows
 from moeinspect.runtime.models.config import MAX_EXPERTS, ModelConfig
 from moeinspect.runtime.models.expected import LM_HEAD
 from moeinspect.runtime.models.qwen3_moe import Attention, DecoderLayer, Qwen3MoeForCausalLM
 from moeinspect.runtime.models.weights import WeightSource
+from moeinspect.runtime.topk.backend import LayerExperts
 from moeinspect.runtime.topk.config import TopKConfig
 
 
@@ -61,23 +64,26 @@ class Assembler:
 
     def model(self) -> Qwen3MoeForCausalLM:
         """The whole model of the configuration."""
+        return Qwen3MoeForCausalLM(self._config, **self._parts(range(self._config.num_hidden_layers)))
+
+    def _parts(self, layers: range, *, has_embedding: bool = True, has_head: bool = True) -> dict[str, Any]:
+        """What a model of these layers is made of; an embedding or a head that it lacks is empty."""
         config = self._config
         embedding = self._read("model.embed_tokens.weight")
         head = embedding if config.tie_word_embeddings else self._read(LM_HEAD)
         if config.tie_word_embeddings and LM_HEAD in self._source.infos:
             self._check_tied_head(embedding)
-        layers = [self._layer(i) for i in range(config.num_hidden_layers)]
+        own_layers = [self._layer(i) for i in layers]
         placement = ExpertPlacement(self._placed, self._options.rebalance_interval) if self._placed else None
-        return Qwen3MoeForCausalLM(
-            config,
-            embedding=embedding,
-            layers=layers,
-            norm=RMSNorm(self._read("model.norm.weight"), config.rms_norm_eps, self._head_tile),
-            lm_head=Linear(head, None, self._head_tile),
-            tile=self._tile,
-            head_tile=self._head_tile,
-            placement=placement,
-        )
+        return {
+            "embedding": embedding if has_embedding else embedding[:0].clone(),
+            "layers": own_layers,
+            "norm": RMSNorm(self._read("model.norm.weight"), config.rms_norm_eps, self._head_tile),
+            "lm_head": Linear(head if has_head else head[:0].clone(), None, self._head_tile),
+            "tile": self._tile,
+            "head_tile": self._head_tile,
+            "placement": placement,
+        }
 
     def _check_tied_head(self, embedding: torch.Tensor) -> None:
         """A tied head may stand in the file as well, but only as the same values (transformers keeps it)."""
@@ -119,20 +125,40 @@ class Assembler:
         return DenseMLP(read(*names[:2]), read(names[2]), self._tile)
 
     def _moe(self, layer: int, prefix: str) -> MoELayer:
-        config = self._config
         placement = self._placement()
-        slots = range(config.num_experts) if placement is None else placement.expert_of_slot.tolist()
-        held = self._experts(prefix, slots)
-        experts = held if placement is None else PlacedExperts(held, placement)
-        if isinstance(experts, PlacedExperts):
-            self._placed.append(experts)
-        return MoELayer(
-            layer,
+        slots = range(self._config.num_experts) if placement is None else placement.expert_of_slot.tolist()
+        held = self._held_experts(prefix, slots)
+        if placement is None:
+            return self._moe_layer(layer, prefix, held, held)
+        placed = PlacedExperts(held, placement)
+        self._placed.append(placed)
+        return self._moe_layer(layer, prefix, placed, held)
+
+    def _moe_layer(
+        self, layer: int, prefix: str, experts: LayerExperts, held: Experts | SpreadExperts
+    ) -> MoELayer:
+        """The layer whose backend sees `experts`, behind which are those that are `held`."""
+        return MoELayer(layer, *self._routing(prefix), experts, captures_after_map=self._captures_after_map)
+
+    def _routing(self, prefix: str) -> tuple[TopKConfig, Linear]:
+        """Top-k configuration and router."""
+        config = self._config
+        return (
             TopKConfig(top_k=config.top_k, renormalize=config.norm_topk_prob),
             Linear(self._read(f"{prefix}.gate.weight"), None, self._tile),
-            experts,
-            captures_after_map=placement is not None and PHYSICAL_IDS in self._faults,
         )
+
+    @property
+    def _captures_after_map(self) -> bool:
+        return self._options.redundant > 0 and PHYSICAL_IDS in self._faults
+
+    def _held_experts(self, prefix: str, expert_of_slot: Sequence[int]) -> Experts | SpreadExperts:
+        """What computes the experts in these slots."""
+        return self._experts(prefix, expert_of_slot)
+
+    def _slots_of_rank(self, num_slots: int) -> list[range]:
+        """Which slots each rank holds."""
+        return [range(num_slots)]
 
     def _placement(self) -> LayerPlacement | None:
         """Where the experts of a layer are, if some have copies."""
@@ -145,7 +171,8 @@ class Assembler:
                 f"there would be more than {MAX_EXPERTS}",
                 "ask for fewer",
             )
-        return LayerPlacement(num_experts, [num_experts + redundant])
+        slots_of_rank = self._slots_of_rank(num_experts + redundant)
+        return LayerPlacement(num_experts, [len(slots) for slots in slots_of_rank])
 
     def _experts(self, prefix: str, expert_of_slot: Sequence[int]) -> Experts:
         """Copies of the weights of these experts, in this order."""

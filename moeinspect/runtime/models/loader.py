@@ -13,6 +13,7 @@ from moeinspect.runtime.faults import NO_FAULTS, ActiveFaults
 from moeinspect.runtime.layers.placement import PLAIN_EXPERTS, ExpertOptions
 from moeinspect.runtime.models.assemble import assemble
 from moeinspect.runtime.models.assemble_head import assemble_head
+from moeinspect.runtime.models.assemble_rank import assemble_rank
 from moeinspect.runtime.models.builtin import open_builtin
 from moeinspect.runtime.models.checkpoint import CheckpointFolder
 from moeinspect.runtime.models.config import ModelConfig
@@ -22,6 +23,7 @@ from moeinspect.runtime.models.fingerprint import fingerprint
 from moeinspect.runtime.models.folder import read_folder_config
 from moeinspect.runtime.models.qwen3_moe import Qwen3MoeForCausalLM
 from moeinspect.runtime.models.weights import WeightSource
+from moeinspect.runtime.parallel.communicator import Communicator
 
 
 def load_model(
@@ -31,14 +33,17 @@ def load_model(
     deterministic: bool,
     faults: ActiveFaults = NO_FAULTS,
     experts: ExpertOptions = PLAIN_EXPERTS,
+    ranks: Communicator | None = None,
 ) -> Qwen3MoeForCausalLM:
     """Loads `builtin:NAME` or a Hugging Face folder of a Qwen3-MoE.
 
     With `deterministic`, what the model computes for a token depends, bit for bit, on the tokens before it
-    alone; without, it runs the ordinary faster way.
+    alone; without, it runs the ordinary faster way. Of several `ranks` each has a part of a target; draft
+    heads are never spread.
 
     Raises:
         InputError: no such model, another architecture, or a damaged checkpoint.
+        UsageError: the model cannot be spread over so many ranks.
     """
     config, source = _open(name_or_path)
     if config.architecture in HEAD_ARCHITECTURES:
@@ -46,6 +51,16 @@ def load_model(
         return assemble_head(config, source, dtype=dtype, deterministic=deterministic)
     names = check_tensors(config, source)
     config = replace(config, fingerprint=fingerprint(config, source, names))
+    if ranks is not None and ranks.layout.size > 1:
+        return assemble_rank(
+            config,
+            source,
+            ranks,
+            dtype=dtype,
+            deterministic=deterministic,
+            faults=faults,
+            experts=experts,
+        )
     return assemble(config, source, dtype=dtype, deterministic=deterministic, faults=faults, experts=experts)
 
 

@@ -55,15 +55,24 @@ class Attention:
             return padding
         queries, keys = qk[:N, : heads.num_heads], qk[:N, heads.num_heads :]
         values = qkv[:N].view(N, -1, heads.head_dim)[:, heads.num_heads + heads.num_kv_heads :]
-        context.kv.store(self.layer_id, context.batch.out_slots, keys, values)
-        attended = self._over_context(queries, context)
+        attended = attend(self.layer_id, heads, queries, keys, values, context)
         return attended if qk.shape[0] == N else torch.cat([attended, padding])
 
-    def _over_context(self, queries: torch.Tensor, context: ForwardContext) -> torch.Tensor:
-        keys, values = context.kv.keys(self.layer_id), context.kv.values(self.layer_id)
-        if context.plan is None:
-            return plain_attention(queries, keys, values, context.batch, self.heads)
-        return tiled_attention(queries, keys, values, context.plan, self.heads)
+
+def attend(
+    layer_id: int,
+    heads: HeadLayout,
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    context: ForwardContext,
+) -> torch.Tensor:
+    """Stores `keys` and `values` [N, Hkv, D] of a batch's rows; `queries` [N, Hq, D] attend: [N, Hq * D]."""
+    kv = context.kv
+    kv.store(layer_id, context.batch.out_slots, keys, values)
+    if context.plan is None:
+        return plain_attention(queries, kv.keys(layer_id), kv.values(layer_id), context.batch, heads)
+    return tiled_attention(queries, kv.keys(layer_id), kv.values(layer_id), context.plan, heads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +179,9 @@ class Qwen3MoeForCausalLM:
         context.plan = self.attention_plan(batch)
         context.num_rows = num_rows
 
+    def run_idle(self, batch: ForwardBatch) -> None:
+        """Takes part in a forward in which other ranks alone have rows; `batch` has none."""
+
     def output(
         self, x: torch.Tensor, context: ForwardContext, *, slots: torch.Tensor, static: bool = False
     ) -> ForwardOutput:
@@ -205,11 +217,14 @@ class Qwen3MoeForCausalLM:
         Everything between the inputs of a forward and its logits is a launch, so that a graph can be
         captured from it.
         """
-        x = context.launch("residual", self._embedding.index_select, 0, input_ids)
+        x = self._first_hidden(input_ids, context)
         for layer in self._layers:
             x = layer(x, context)
             self._keep(layer.attention.layer_id + 1, x, context)
         return x
+
+    def _first_hidden(self, input_ids: torch.Tensor, context: ForwardContext) -> torch.Tensor:
+        return context.launch("residual", self._embedding.index_select, 0, input_ids)
 
     def _keep(self, number: int, x: torch.Tensor, context: ForwardContext) -> None:
         if number in self.kept_layers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -51,6 +52,15 @@ class Communicator:
         self.tp = group("tp", same(pp=place.pp, dp=place.dp))
         self.dp = group("dp", same(pp=place.pp, tp=place.tp))
         self.replica = group("replica", same(dp=place.dp))
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this rank schedules."""
+        return self.place.is_leader
+
+    def stage_neighbour(self, step: int) -> int:
+        """The rank with the same rows so many stages later."""
+        return self.layout.rank(replace(self.place, pp=self.place.pp + step))
 
     @property
     def leader(self) -> int:

@@ -48,6 +48,10 @@ class GatheredRows:
         """Rows of each data-parallel rank's `tp`: what a gather between them brings together."""
         return [len(self.shard(dp, tp)) for dp in range(len(self.dp_rows))]
 
+    def dp_start(self, dp: int, tp: int) -> int:
+        """Where the rows of data-parallel rank `dp` begin among those that the ranks `tp` gather."""
+        return sum(self.dp_counts(tp)[:dp])
+
     def gathered_by_tp(self) -> list[int]:
         """Rows that the data-parallel ranks gather, for each tensor-parallel rank."""
         return [sum(self.dp_counts(tp)) for tp in range(self.tp)]

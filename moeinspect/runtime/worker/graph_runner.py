@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from moeinspect.runtime.faults import NO_FAULTS, PADDED_ROWS, ActiveFaults
-from moeinspect.runtime.forward_batch import ForwardBatch, ForwardMode, ForwardOutput
+from moeinspect.runtime.forward_batch import ForwardBatch, ForwardMode, ForwardOutput, empty_batch
 from moeinspect.runtime.layers.context import ForwardContext
 from moeinspect.runtime.memory.kv_cache import KVCache
 from moeinspect.runtime.models.qwen3_moe import Qwen3MoeForCausalLM
@@ -137,7 +137,7 @@ class GraphSet:
             self._kv,
             self._inputs.cos[:padded],
             self._inputs.sin[:padded],
-            batch=_empty_batch(),
+            batch=empty_batch(),
             plan=None,
             num_rows=0,
             launch=graph.launch,
@@ -182,17 +182,3 @@ class StaticInputs:
         self.out_slots[: batch.num_rows] = batch.out_slots
         if batch.input_hidden is not None:
             self.hidden[:n] = batch.input_hidden
-
-
-def _empty_batch() -> ForwardBatch:
-    nothing = torch.zeros(0, dtype=torch.int64)
-    return ForwardBatch(
-        mode=ForwardMode.PREFILL,
-        input_ids=nothing,
-        positions=nothing,
-        out_slots=nothing,
-        row_request=nothing,
-        extend_lens=(),
-        slot_table=nothing.view(0, 0),
-        logit_rows=nothing,
-    )

@@ -81,11 +81,12 @@ def test_experts_that_nobody_chose_are_not_touched():
 )
 def test_every_choice_is_computed_once_by_its_expert(ids, sizes):
     topk_ids = torch.tensor(ids, dtype=torch.int32)
-    plan = plan_dispatch(topk_ids, 12, sizes)
+    rows = torch.arange(len(ids)).repeat_interleave(3)
+    plan = plan_dispatch(topk_ids.flatten(), rows, 12, sizes)
     expert_of_place = torch.repeat_interleave(torch.tensor(plan.experts), torch.tensor(plan.sizes))
     assert len(set(plan.result_row.tolist())) == topk_ids.numel()
     assert torch.equal(expert_of_place[plan.result_row], topk_ids.flatten().long())
-    assert torch.equal(plan.source_row[plan.result_row], torch.arange(len(ids)).repeat_interleave(3))
+    assert torch.equal(plan.source_row[plan.result_row], rows)
     assert set(plan.experts) == set(topk_ids.flatten().tolist())
     if sizes is not None:
         assert set(plan.sizes) <= set(sizes)
