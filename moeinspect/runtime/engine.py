@@ -25,7 +25,7 @@ from moeinspect.runtime.sampling import derive_seed, sample_seed
 from moeinspect.runtime.scheduler.policy import SchedulePolicy
 from moeinspect.runtime.scheduler.request import Request
 from moeinspect.runtime.unified import UnifiedServer
-from moeinspect.runtime.worker.worker import kv_shapes, load_models, load_update
+from moeinspect.runtime.worker.loading import kv_shapes, load_draft, load_target, load_update
 
 
 class LocalRuntime:
@@ -46,7 +46,7 @@ class LocalRuntime:
         self._asked = config
         self._policy = policy
         self._jitter = jitter
-        models = load_models(config)
+        models = [load_target(config), *load_draft(config)]
         self._model_configs = [model.config for model in models]
         target = self._model_configs[0]
         if len(models) == 2:

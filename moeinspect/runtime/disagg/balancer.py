@@ -18,7 +18,8 @@ from moeinspect.runtime.disagg.shared_region import SharedRegion
 from moeinspect.runtime.disagg.worker_args import WorkerArgs
 from moeinspect.runtime.disagg.worker_group import WorkerGroup
 from moeinspect.runtime.memory.kv_cache import KVShape
-from moeinspect.runtime.parallel.roster import DECODE, Roster, Seat
+from moeinspect.runtime.parallel.layout import RankPlace
+from moeinspect.runtime.parallel.roster import DECODE, Roster
 from moeinspect.runtime.plan import Plan
 from moeinspect.runtime.records import Event, FinishedRequest, PromptRequest, RequestKey
 from moeinspect.runtime.results import RowLayout, finished_request
@@ -32,7 +33,7 @@ class Balancer:
         config: RunConfig,
         plan: Plan,
         layout: RowLayout,
-        kv_shapes: Callable[[Seat], Sequence[KVShape]],
+        kv_shapes: Callable[[RankPlace], Sequence[KVShape]],
         eos_token_ids: frozenset[int],
         jitter: Jitter | None = None,
     ) -> None:
@@ -48,7 +49,7 @@ class Balancer:
         self._rendezvous = Rendezvous() if meets else None
         path = self._rendezvous.path if self._rendezvous is not None else ""
         regions = {
-            seat.index: [SharedRegion(shape.num_bytes) for shape in kv_shapes(seat)]
+            seat.index: [SharedRegion(shape.num_bytes) for shape in kv_shapes(seat.place)]
             for seat in roster.seats
             if seat.role == DECODE and config.transfer == "shm"
         }

@@ -46,15 +46,15 @@ class Inbox:
         """Ends an idle wait; may be called from any thread."""
         return lambda: self._wake_writer.send_bytes(b"!")
 
-    def messages(self, *, block: bool) -> Iterator[tuple[int | None, Any]]:
-        """Senders and messages that have arrived; with `block`, waits until one has or somebody wakes it.
+    def messages(self, timeout: float | None) -> Iterator[tuple[int | None, Any]]:
+        """Senders and messages that have arrived, after at most `timeout` seconds or when somebody wakes it.
 
         The sender is the index of a worker, or None for the balancer.
 
         Raises:
             EOFError: the balancer has gone, so there is nobody to work for.
         """
-        for ready in wait(self._sources, None if block else 0):
+        for ready in wait(self._sources, timeout):
             if ready is self._wake_reader:
                 self._wake_reader.recv_bytes()
             elif ready is self._balancer:

@@ -17,6 +17,7 @@ from moeinspect.runtime.disagg.worker_half import Sender, WorkerHalf
 from moeinspect.runtime.faults import BATCH_INDEX_SWAP, NO_MERGE
 from moeinspect.runtime.records import RequestKey
 from moeinspect.runtime.scheduler.disagg import DecodeScheduler
+from moeinspect.runtime.scheduler.lockstep import Lockstep
 from moeinspect.runtime.scheduler.request import Request
 from moeinspect.runtime.worker.worker import Worker
 
@@ -26,8 +27,10 @@ class DecodeHalf(WorkerHalf):
 
     scheduler: DecodeScheduler
 
-    def __init__(self, worker: Worker, args: WorkerArgs, inbox: Inbox, path: ReceivePath) -> None:
-        super().__init__(worker, args, inbox)
+    def __init__(
+        self, worker: Worker, args: WorkerArgs, inbox: Inbox, lockstep: Lockstep | None, path: ReceivePath
+    ) -> None:
+        super().__init__(worker, args, inbox, lockstep)
         self.receiver = KVReceiver(path, together=BATCH_INDEX_SWAP in worker.faults)
         self.scheduler = self._make_scheduler(DecodeScheduler)
         self.scheduler.on_preallocated = self._preallocated

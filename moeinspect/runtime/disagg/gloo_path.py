@@ -78,7 +78,8 @@ class GlooGroup:
             work.wait(timedelta(seconds=LINK_TIMEOUT_S))
         except RuntimeError as error:
             raise LinkError(
-                peer, f"the gloo link to the {self._names[peer]} worker broke: {first_line(error)}"
+                self._names[peer],
+                f"the gloo link to the {self._names[peer]} worker broke: {first_line(error)}",
             ) from error
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from moeinspect.runtime.device.stream import StreamEvent
+from moeinspect.runtime.disagg.kv_sender import IsDone
 from moeinspect.runtime.disagg.messages import KVReady
 from moeinspect.runtime.records import RequestKey
 
@@ -17,10 +17,10 @@ from moeinspect.runtime.records import RequestKey
 class ReceivePath(Protocol):
     """How KV gets into this worker's cache."""
 
-    def receive(self, prefill: int, slots: torch.Tensor, transfer: int) -> StreamEvent | None:
+    def receive(self, prefill: int, slots: torch.Tensor, transfer: int) -> IsDone | None:
         """Stores an announced transfer under `slots` [P]; None: it is there already.
 
-        The event is done once the KV can be read. Transfers of one prefill worker come in the order in
+        What comes back is done once the KV can be read. Transfers of one prefill worker come in the order in
         which they were announced.
         """
         ...
@@ -29,7 +29,7 @@ class ReceivePath(Protocol):
 @dataclass(frozen=True, slots=True, eq=False)
 class _Arrival:
     message: KVReady
-    done: StreamEvent | None
+    done: IsDone | None
 
     @property
     def is_done(self) -> bool:

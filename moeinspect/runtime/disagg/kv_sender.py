@@ -11,9 +11,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from moeinspect.runtime.device.stream import StreamEvent
 from moeinspect.runtime.records import RequestKey
 from moeinspect.runtime.scheduler.request import Request
+
+
+class IsDone(Protocol):
+    """Something that can be asked whether it is over, such as a `StreamEvent`."""
+
+    def query(self) -> bool:
+        """Whether it is."""
+        ...
 
 
 class SendPath(Protocol):
@@ -22,12 +29,10 @@ class SendPath(Protocol):
     announces_first: bool
     """Whether the other side has to know of a transfer before it can take place."""
 
-    def send(
-        self, decode: int, from_slots: torch.Tensor, to_slots: torch.Tensor, transfer: int
-    ) -> StreamEvent:
+    def send(self, decode: int, from_slots: torch.Tensor, to_slots: torch.Tensor, transfer: int) -> IsDone:
         """Starts to move the KV of `from_slots` [P] to `to_slots` [P] of a decode worker.
 
-        The event is done once this worker's slots are no longer read. `transfer` counts the pair's
+        What comes back is done once this worker's slots are no longer read. `transfer` counts the pair's
         transfers.
         """
         ...
@@ -52,7 +57,7 @@ class _Transfer:
     request: Request
     decode: int
     number: int
-    done: StreamEvent
+    done: IsDone
 
 
 class KVSender:

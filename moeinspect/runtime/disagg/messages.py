@@ -91,11 +91,15 @@ class Goodbye:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Worker to balancer: what went wrong, in one line; `peer` is the worker whose link broke, if one did."""
+    """Worker to balancer: what went wrong, in one line.
+
+    `broken_link`: another process is to blame, the one of the name `peer` if it is known.
+    """
 
     message: str
     hint: str = ""
-    peer: int | None = None
+    broken_link: bool = False
+    peer: str | None = None
 
 
 WorkerMessage = Ready | StepAnswers | Goodbye | Failed

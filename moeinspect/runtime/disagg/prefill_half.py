@@ -17,6 +17,7 @@ from moeinspect.runtime.disagg.worker_args import WorkerArgs
 from moeinspect.runtime.disagg.worker_half import Sender, WorkerHalf
 from moeinspect.runtime.records import RequestKey
 from moeinspect.runtime.scheduler.disagg import PrefillScheduler
+from moeinspect.runtime.scheduler.lockstep import Lockstep
 from moeinspect.runtime.scheduler.outputs import StepOutputs
 from moeinspect.runtime.scheduler.request import Request
 from moeinspect.runtime.worker.worker import Worker
@@ -27,8 +28,10 @@ class PrefillHalf(WorkerHalf):
 
     scheduler: PrefillScheduler
 
-    def __init__(self, worker: Worker, args: WorkerArgs, inbox: Inbox, path: SendPath) -> None:
-        super().__init__(worker, args, inbox)
+    def __init__(
+        self, worker: Worker, args: WorkerArgs, inbox: Inbox, lockstep: Lockstep | None, path: SendPath
+    ) -> None:
+        super().__init__(worker, args, inbox, lockstep)
         self.sender = KVSender(path, self._announce, self._refuse)
         self.scheduler = self._make_scheduler(PrefillScheduler)
         self.scheduler.on_prefilled = self.sender.prefilled

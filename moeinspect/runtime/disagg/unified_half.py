@@ -6,6 +6,7 @@ from moeinspect.runtime.disagg.channel import Inbox
 from moeinspect.runtime.disagg.messages import RoutedRequest
 from moeinspect.runtime.disagg.worker_args import WorkerArgs
 from moeinspect.runtime.disagg.worker_half import WorkerHalf
+from moeinspect.runtime.scheduler.lockstep import Lockstep
 from moeinspect.runtime.scheduler.scheduler import Scheduler
 from moeinspect.runtime.worker.worker import Worker
 
@@ -13,8 +14,8 @@ from moeinspect.runtime.worker.worker import Worker
 class UnifiedHalf(WorkerHalf):
     """The whole of each request; there is no other side to hand anything over to."""
 
-    def __init__(self, worker: Worker, args: WorkerArgs, inbox: Inbox) -> None:
-        super().__init__(worker, args, inbox)
+    def __init__(self, worker: Worker, args: WorkerArgs, inbox: Inbox, lockstep: Lockstep | None) -> None:
+        super().__init__(worker, args, inbox, lockstep)
         self.scheduler = self._make_scheduler(Scheduler)
 
     def _add(self, routed: RoutedRequest) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
+
 from moeinspect.runtime.config import RunConfig
 from moeinspect.runtime.device.stream import Jitter
 from moeinspect.runtime.disagg.channel import Channels
 from moeinspect.runtime.disagg.shared_region import SharedRegion
+from moeinspect.runtime.parallel.links import Store, file_store, prefix_store
 from moeinspect.runtime.parallel.roster import Roster, Seat
 from moeinspect.runtime.plan import Plan
+from moeinspect.runtime.worker.loading import DTYPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +43,20 @@ class WorkerArgs:
     def seat(self) -> Seat:
         """Which of them this is."""
         return self.roster.seats[self.index]
+
+    def store(self, prefix: str) -> Store:
+        """Where processes of the run meet, under a name that tells the occasions apart."""
+        return prefix_store(prefix, file_store(self.rendezvous))
+
+    def own_kv(self) -> list[torch.Tensor] | None:
+        """The memory of this process's KV caches, if others reach it, too."""
+        return self.kv_of(self.index) if self.index in self.regions else None
+
+    def kv_of(self, index: int) -> list[torch.Tensor]:
+        """The memory of a decode process's KV caches; those of this process's share of the models."""
+        return [region.tensor().view(DTYPES[self.config.dtype]) for region in self.regions[index]]
+
+    def close_regions(self) -> None:
+        """Gives up the handles; what has been mapped stays."""
+        for region in (region for of_process in self.regions.values() for region in of_process):
+            region.close()

@@ -140,12 +140,13 @@ class WorkerGroup:
         return message
 
     def _raise_failure(self, worker: WorkerProcess, failure: Failed) -> None:
-        if failure.peer is not None:
-            # A link breaks when the process at its other end dies or hangs: that one is to be named.
+        if failure.broken_link:
+            # A link breaks when a process at another end dies or hangs: that one is to be named.
             self._raise_if_dead()
-            silent_s = self._silence.of(failure.peer)
-            if silent_s > 4 * BEAT_S:
-                raise _silent(self._workers[failure.peer], silent_s)
+            for other in self._workers:
+                silent_s = self._silence.of(other.index)
+                if failure.peer in (None, other.name) and silent_s > 4 * BEAT_S:
+                    raise _silent(other, silent_s)
         raise EngineError(f"the {worker.name} worker failed: {failure.message}", failure.hint)
 
     def _raise_if_dead(self) -> None:

@@ -10,7 +10,10 @@ from moeinspect.runtime.disagg.channel import Inbox, Outbox
 from moeinspect.runtime.disagg.messages import Abort, Goodbye, Ready, RoutedRequest, Shutdown, Submit
 from moeinspect.runtime.disagg.worker_args import WorkerArgs
 from moeinspect.runtime.models.tokenizer import Tokenizer, load_tokenizer
+from moeinspect.runtime.parallel.commands import Done, Stop
+from moeinspect.runtime.parallel.team import LedTeam
 from moeinspect.runtime.records import PromptRequest
+from moeinspect.runtime.scheduler.lockstep import POLL_S, Lockstep
 from moeinspect.runtime.scheduler.outputs import StepOutputs
 from moeinspect.runtime.scheduler.policy import SchedulePolicy
 from moeinspect.runtime.scheduler.request import Request
@@ -28,17 +31,26 @@ class WorkerHalf:
 
     scheduler: Scheduler
 
-    def __init__(self, worker: Worker, args: WorkerArgs, inbox: Inbox) -> None:
+    def __init__(
+        self, worker: Worker, args: WorkerArgs, inbox: Inbox, lockstep: Lockstep | None = None
+    ) -> None:
         self.worker = worker
+        self.lockstep = lockstep
         self.args = args
         self.inbox = inbox
         self.balancer = Outbox(args.channels.balancer)
-        self.peers = {index: Outbox(connection) for index, connection in args.channels.peers.items()}
+        team = args.roster.team(args.index)
+        self.peers = {
+            index: Outbox(connection)
+            for index, connection in args.channels.peers.items()
+            if index not in team
+        }
         self._writer = AnswerWriter(stream=args.config.stream, faults=worker.faults)
         self._handlers: dict[type, Callable[[Sender, Any], None]] = {
             Submit: self._submit,
             Abort: self._abort,
             Shutdown: self._shutdown,
+            Done: self._transfer_done,
         }
         self._tokenizer: Tokenizer | None = None
         self._open = True
@@ -50,6 +62,7 @@ class WorkerHalf:
         for _ in loop(self._receive):
             pass
         self.scheduler.pool.check_integrity()
+        self.worker.team.tell(Stop())
         self.balancer.send(Goodbye(self.worker.log.drain()))
 
     def close(self) -> None:
@@ -68,10 +81,13 @@ class WorkerHalf:
             self._answer,
             faults=worker.faults,
             weight_updates=worker.weight_updates,
+            lockstep=self.lockstep,
         )
 
     def _receive(self, idle: bool) -> bool:
-        for sender, message in self.inbox.messages(block=idle):
+        # In lockstep nobody may sleep until it is woken: others would wait for it.
+        timeout = 0.0 if not idle else None if self.lockstep is None else POLL_S
+        for sender, message in self.inbox.messages(timeout):
             self._handlers[type(message)](sender, message)
         self.worker.device.check()
         self._advance()
@@ -93,6 +109,10 @@ class WorkerHalf:
 
     def _shutdown(self, _: Sender, message: Shutdown) -> None:
         self._open = False
+
+    def _transfer_done(self, sender: Sender, message: Done) -> None:
+        if sender is not None and isinstance(self.worker.team, LedTeam):
+            self.worker.team.done(sender, message.ticket)
 
     def _request(self, prompt: PromptRequest, seed: int) -> Request:
         return Request(prompt, seed, self.args.eos_token_ids, self._decode)

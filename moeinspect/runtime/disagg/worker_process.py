@@ -1,4 +1,4 @@
-"""The body of a prefill or decode worker process."""
+"""The body of a worker process: a leader, which schedules, or one of its followers."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ import torch
 from moeinspect.errors import MoeinspectError
 from moeinspect.runtime.disagg.channel import Inbox
 from moeinspect.runtime.disagg.decode_half import DecodeHalf
-from moeinspect.runtime.disagg.gloo_path import GlooGroup, GlooReceivePath, GlooSendPath
-from moeinspect.runtime.disagg.messages import Failed
+from moeinspect.runtime.disagg.kv_paths import FollowerKV, receive_path, send_path
+from moeinspect.runtime.disagg.messages import Failed, Goodbye, Ready
 from moeinspect.runtime.disagg.prefill_half import PrefillHalf
-from moeinspect.runtime.disagg.shm_path import ShmReceivePath, ShmSendPath
 from moeinspect.runtime.disagg.unified_half import UnifiedHalf
 from moeinspect.runtime.disagg.worker_args import WorkerArgs
 from moeinspect.runtime.disagg.worker_half import WorkerHalf
-from moeinspect.runtime.memory.kv_cache import KVCache
+from moeinspect.runtime.parallel.communicator import Communicator, open_lockstep
 from moeinspect.runtime.parallel.links import LinkError
 from moeinspect.runtime.parallel.roster import DECODE, UNIFIED
+from moeinspect.runtime.parallel.team import ALONE, LedTeam, Team
 from moeinspect.runtime.processes.heartbeat import beating
-from moeinspect.runtime.worker.worker import DTYPES, Worker
+from moeinspect.runtime.scheduler.lockstep import Lockstep
+from moeinspect.runtime.worker.follower import Follower
+from moeinspect.runtime.worker.target_rank import TargetRank
+from moeinspect.runtime.worker.worker import Worker
 
 
 def worker_main(args: WorkerArgs) -> None:
@@ -34,11 +37,14 @@ def worker_main(args: WorkerArgs) -> None:
 
 def _work(args: WorkerArgs) -> None:
     try:
-        _serve(args)
+        if args.seat.place.is_leader:
+            _lead(args)
+        else:
+            _follow(args)
     except (EOFError, ConnectionError):
         return
     except LinkError as error:
-        _send_failure(args, Failed(error.message, error.hint, error.peer))
+        _send_failure(args, Failed(error.message, error.hint, broken_link=True, peer=error.peer))
     except MoeinspectError as error:
         _send_failure(args, Failed(error.message, error.hint))
     except Exception as error:
@@ -52,16 +58,21 @@ def _send_failure(args: WorkerArgs, failure: Failed) -> None:
         return
 
 
-def _serve(args: WorkerArgs) -> None:
-    dtype = DTYPES[args.config.dtype]
-    shared_kv = {
-        index: [region.tensor().view(dtype) for region in regions] for index, regions in args.regions.items()
-    }
-    own_kv = shared_kv.get(args.index)
-    worker = _load(args, own_kv)
-    for region in (region for regions in args.regions.values() for region in regions):
-        region.close()
-    half = _half(worker, args, shared_kv)
+def _lead(args: WorkerArgs) -> None:
+    ranks = _meet_ranks(args)
+    team, lockstep = _team(args, ranks), _lockstep(args, ranks)
+    worker = Worker(
+        args.config,
+        args.plan,
+        args.index,
+        ranks=ranks,
+        team=team,
+        kv_storage=args.own_kv(),
+        prefix_cache=args.seat.role != DECODE,
+        jitter=args.jitter,
+    )
+    half = _half(worker, args, lockstep)
+    args.close_regions()
     try:
         try:
             half.serve()
@@ -71,32 +82,61 @@ def _serve(args: WorkerArgs) -> None:
         worker.close()
 
 
-def _load(args: WorkerArgs, own_kv: list[torch.Tensor] | None) -> Worker:
-    return Worker(
+def _follow(args: WorkerArgs) -> None:
+    leader = args.channels.peers[args.roster.leader_of(args.index)]
+    rank = TargetRank(
         args.config,
         args.plan,
         args.index,
-        kv_storage=own_kv,
-        prefix_cache=args.seat.role != DECODE,
+        ranks=_meet_ranks(args),
+        kv_storage=args.own_kv(),
         jitter=args.jitter,
+    )
+    follower = Follower(rank, leader)
+    follower.await_start()
+    if args.seat.role != UNIFIED:
+        caches, device = rank.kv_caches, rank.device
+        follower.set_transfer(FollowerKV(args, caches, device, follower.transfer_ended).start)
+    args.close_regions()
+    try:
+        args.channels.balancer.send(Ready())
+        follower.serve()
+        args.channels.balancer.send(Goodbye(rank.log.drain()))
+    finally:
+        rank.close()
+
+
+def _meet_ranks(args: WorkerArgs) -> Communicator | None:
+    """The other ranks of this worker; None if there are none."""
+    layout, roster = args.roster.layout, args.roster
+    if layout.size == 1:
+        return None
+    own = roster.ranks_of_worker(args.index)
+    return Communicator(
+        layout, args.index - own.start, args.store(f"worker-{own.start}"), [roster.names[i] for i in own]
     )
 
 
-def _half(worker: Worker, args: WorkerArgs, shared_kv: dict[int, list[torch.Tensor]]) -> WorkerHalf:
-    inbox = Inbox(args.channels)
-    caches, device = worker.kv_caches, worker.device
-    role = args.seat.role
+def _team(args: WorkerArgs, ranks: Communicator | None) -> Team:
+    if ranks is None:
+        return ALONE
+    return LedTeam({i: args.channels.peers[i] for i in args.roster.team(args.index)}, ranks.dp)
+
+
+def _lockstep(args: WorkerArgs, ranks: Communicator | None) -> Lockstep | None:
+    if ranks is None or ranks.layout.dp == 1:
+        return None
+    own = args.roster.ranks_of_worker(args.index)
+    names = [args.roster.names[i] for i in own]
+    return Lockstep(open_lockstep(ranks.layout, ranks.rank, args.store(f"worker-{own.start}"), names))
+
+
+def _half(worker: Worker, args: WorkerArgs, lockstep: Lockstep | None) -> WorkerHalf:
+    inbox, role = Inbox(args.channels), args.seat.role
     if role == UNIFIED:
-        return UnifiedHalf(worker, args, inbox)
-    if args.config.transfer == "gloo":
-        group = GlooGroup(args.rendezvous, args.index, args.roster.names)
-        if role == DECODE:
-            return DecodeHalf(worker, args, inbox, GlooReceivePath(group, caches, device, inbox.wake))
-        return PrefillHalf(worker, args, inbox, GlooSendPath(group, caches, device, inbox.wake))
+        return UnifiedHalf(worker, args, inbox, lockstep)
     if role == DECODE:
-        return DecodeHalf(worker, args, inbox, ShmReceivePath())
-    destinations = {
-        index: [KVCache(cache.shape, tensor) for cache, tensor in zip(caches, tensors, strict=True)]
-        for index, tensors in shared_kv.items()
-    }
-    return PrefillHalf(worker, args, inbox, ShmSendPath(caches, destinations, device, inbox.wake))
+        path = receive_path(args, worker.kv_caches, worker.device, inbox.wake, worker.team)
+        return DecodeHalf(worker, args, inbox, lockstep, path)
+    sends = send_path(args, worker.kv_caches, worker.device, inbox.wake, worker.team)
+    return PrefillHalf(worker, args, inbox, lockstep, sends)

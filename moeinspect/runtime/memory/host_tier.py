@@ -12,50 +12,73 @@ from moeinspect.runtime.capture.collector import RowCollector, SavedRows
 from moeinspect.runtime.device.stream import Device
 from moeinspect.runtime.memory.kv_cache import KVCache
 from moeinspect.runtime.memory.page_allocator import PAGE_SIZE, PageAllocator
+from moeinspect.runtime.parallel.commands import CopyToDevice, CopyToHost, DropHostBuffer, MakeHostBuffer
+from moeinspect.runtime.parallel.team import ALONE, Team
+
+
+class HostBuffers:
+    """Host memory for the KV of some slots: tensors [layers, 2, n, kv_heads, head_dim], one per KV cache.
+
+    Each follower of this rank has its own under the same `number`.
+    """
+
+    def __init__(self, number: int, caches: Sequence[KVCache], num_slots: int) -> None:
+        self.number = number
+        self.tensors = [
+            torch.zeros(*shape[:2], num_slots, *shape[3:], dtype=cache.data.dtype)
+            for cache in caches
+            for shape in [cache.data.shape]
+        ]
 
 
 class KVMover:
     """Moves KV between KV slots and host memory on the transfer stream, in order with the forwards.
 
-    The host buffer of captured rows is by KV slot, so whoever moves KV has to move the rows as well.
+    The host buffer of captured rows is by KV slot, so whoever moves KV has to move the rows as well. `team`
+    are the other ranks, which have a share of the first KV cache's.
     """
 
-    def __init__(self, kv_caches: Sequence[KVCache], device: Device) -> None:
+    def __init__(self, kv_caches: Sequence[KVCache], device: Device, team: Team = ALONE) -> None:
         self._kv_caches = list(kv_caches)
         self._device = device
+        self._team = team
         self._count = 0
+        self._num_buffers = 0
 
-    def to_host(
-        self, slots: NDArray[np.int64], buffers: Sequence[torch.Tensor], places: NDArray[np.int64]
-    ) -> None:
-        """KV of `slots` [n] into `places` [n] of host memory that `buffers` made."""
-        taken, given = torch.from_numpy(slots.copy()), torch.from_numpy(places.copy())
+    def to_host(self, slots: NDArray[np.int64], buffers: HostBuffers, places: NDArray[np.int64]) -> None:
+        """KV of `slots` [n] into `places` [n] of host memory."""
+        slots, places = slots.copy(), places.copy()
 
         def copy() -> None:
-            for cache, buffer in zip(self._kv_caches, buffers, strict=True):
+            self._team.tell(CopyToHost(buffers.number, slots, places))
+            taken, given = torch.from_numpy(slots), torch.from_numpy(places)
+            for cache, buffer in zip(self._kv_caches, buffers.tensors, strict=True):
                 buffer[:, :, given] = cache.data[:, :, taken]
 
         self._between_forwards(copy, "kv-backup")
 
-    def to_device(
-        self, buffers: Sequence[torch.Tensor], places: NDArray[np.int64], slots: NDArray[np.int64]
-    ) -> None:
+    def to_device(self, buffers: HostBuffers, places: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
         """The way back, into other `slots` [n] as a rule."""
-        taken, given = torch.from_numpy(places.copy()), torch.from_numpy(slots.copy())
+        slots, places = slots.copy(), places.copy()
 
         def copy() -> None:
-            for cache, buffer in zip(self._kv_caches, buffers, strict=True):
+            self._team.tell(CopyToDevice(buffers.number, places, slots))
+            taken, given = torch.from_numpy(places), torch.from_numpy(slots)
+            for cache, buffer in zip(self._kv_caches, buffers.tensors, strict=True):
                 cache.data[:, :, given] = buffer[:, :, taken]
 
         self._between_forwards(copy, "kv-restore")
 
-    def buffers(self, num_slots: int) -> list[torch.Tensor]:
-        """Host memory for the KV of `num_slots` slots, one tensor per KV cache."""
-        return [
-            torch.zeros(*shape[:2], num_slots, *shape[3:], dtype=cache.data.dtype)
-            for cache in self._kv_caches
-            for shape in [cache.data.shape]
-        ]
+    def make_buffers(self, num_slots: int) -> HostBuffers:
+        """Host memory for the KV of `num_slots` slots, here and on the followers."""
+        self._num_buffers += 1
+        self._team.tell(MakeHostBuffer(self._num_buffers, num_slots))
+        return HostBuffers(self._num_buffers, self._kv_caches, num_slots)
+
+    def drop_buffers(self, buffers: HostBuffers) -> None:
+        """Frees the followers' share once what was enqueued with it has run."""
+        number, device = buffers.number, self._device
+        device.transfer.submit(lambda: self._team.tell(DropHostBuffer(number)), kind="kv-drop", step=0)
 
     def _between_forwards(self, copy: Callable[[], None], kind: str) -> None:
         device = self._device
@@ -80,7 +103,7 @@ class HostTier:
         self._collector = collector
         self._moves_rows = moves_rows
         self._allocator = PageAllocator(PAGE_SIZE + self.num_slots)
-        self._kv = mover.buffers(PAGE_SIZE + self.num_slots)
+        self._kv = mover.make_buffers(PAGE_SIZE + self.num_slots)
         self._rows: dict[int, SavedRows] = {}
 
     def can_allocate(self, num_slots: int) -> bool:
@@ -127,7 +150,7 @@ class KVBackup:
         self._mover = mover
         self._collector = collector
         self._places = np.arange(len(slots))
-        self._kv = mover.buffers(len(slots))
+        self._kv = mover.make_buffers(len(slots))
         mover.to_host(slots, self._kv, self._places)
         self._rows = collector.save(slots)
 
@@ -136,6 +159,11 @@ class KVBackup:
         given = slots[: len(self._places)]
         self._mover.to_device(self._kv, self._places, given)
         self._collector.restore(given, self._rows, with_rows=moves_rows)
+        self.drop()
+
+    def drop(self) -> None:
+        """The copy is not needed any more."""
+        self._mover.drop_buffers(self._kv)
 
 
 def _pages(slots: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -59,3 +59,7 @@ class KVCache:
         """Writes keys and values [n, kv_heads, head_dim] under `slots` [n]."""
         self.keys(layer)[slots] = keys
         self.values(layer)[slots] = values
+
+    def move(self, from_slots: torch.Tensor, to_slots: torch.Tensor) -> None:
+        """Copies keys and values of slots [n] to other slots [n], all of them read before any is written."""
+        self.data[:, :, to_slots] = self.data[:, :, from_slots]

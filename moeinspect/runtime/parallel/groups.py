@@ -155,14 +155,15 @@ class RankGroup:
         try:
             start(self.members.index(other)).wait(timedelta(seconds=LINK_TIMEOUT_S))
         except RuntimeError as error:
-            raise LinkError(other, f"the link to {self._names[other]} broke: {first_line(error)}") from error
+            raise LinkError(
+                self._names[other], f"the link to {self._names[other]} broke: {first_line(error)}"
+            ) from error
 
     @contextmanager
     def _naming_others(self) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:
-            others = [member for i, member in enumerate(self.members) if i != self.index]
-            names = ", ".join(self._names[member] for member in others)
+            others = [self._names[member] for i, member in enumerate(self.members) if i != self.index]
             peer = others[0] if len(others) == 1 else None
-            raise LinkError(peer, f"the links to {names} broke: {first_line(error)}") from error
+            raise LinkError(peer, f"the links to {', '.join(others)} broke: {first_line(error)}") from error

@@ -22,6 +22,10 @@ class RankPlace:
         return self.pp == 0 and self.tp == 0
 
 
+FIRST = RankPlace(0, 0, 0)
+"""The first rank of a worker, which is its only one as a rule."""
+
+
 @dataclass(frozen=True, slots=True)
 class RankLayout:
     """The ranks of each worker of a run.

@@ -30,9 +30,9 @@ Store = Any
 
 
 class LinkError(EngineError):
-    """The link to another process broke; `peer` is its index if it is known which one."""
+    """The link to another process broke; `peer` is its name if it is known which one."""
 
-    def __init__(self, peer: int | None, message: str) -> None:
+    def __init__(self, peer: str | None, message: str) -> None:
         super().__init__(message)
         self.peer = peer
 
@@ -45,6 +45,11 @@ def file_store(path: str) -> Store:
 
 def prefixed(prefix: str, store: Store) -> Store:
     """A part of `store` with names of its own."""
+    return dist.PrefixStore(prefix, store)  # type: ignore[attr-defined]
+
+
+def prefix_store(prefix: str, store: Store) -> Store:
+    """A part of `store` whose names begin with `prefix`."""
     return dist.PrefixStore(prefix, store)  # type: ignore[attr-defined]
 
 

@@ -11,7 +11,7 @@ from moeinspect.errors import UsageError
 from moeinspect.runtime.layers.attention_plan import HeadLayout
 from moeinspect.runtime.memory.kv_cache import KVShape
 from moeinspect.runtime.models.config import ModelConfig
-from moeinspect.runtime.parallel.layout import RankLayout, RankPlace
+from moeinspect.runtime.parallel.layout import FIRST, RankLayout, RankPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class ModelShard:
     """
 
     layout: RankLayout = field(default_factory=RankLayout)
-    place: RankPlace = RankPlace(0, 0, 0)  # noqa: RUF009  # frozen
+    place: RankPlace = FIRST
 
     @property
     def is_whole(self) -> bool:

@@ -59,7 +59,9 @@ class DecodeResidents(Residents):
     def forget(self, request: Request) -> None:
         """A waiting request ended: its KV is not needed any more."""
         super().forget(request)
-        self._backups.pop(request.key, None)
+        backup = self._backups.pop(request.key, None)
+        if backup is not None:
+            backup.drop()
 
     def _give_slots(self, request: Request) -> bool:
         if not super()._give_slots(request):

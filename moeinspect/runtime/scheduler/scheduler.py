@@ -12,6 +12,7 @@ from moeinspect.runtime.forward_batch import ForwardMode
 from moeinspect.runtime.memory.request_pool import RequestPool
 from moeinspect.runtime.records import RequestKey
 from moeinspect.runtime.scheduler.batch import Chunk, ScheduledBatch, StepResult
+from moeinspect.runtime.scheduler.lockstep import Lockstep, Turn
 from moeinspect.runtime.scheduler.outputs import OnOutputs, StepOutputs
 from moeinspect.runtime.scheduler.policy import SchedulePolicy
 from moeinspect.runtime.scheduler.request import Request
@@ -45,6 +46,7 @@ class Scheduler:
         *,
         faults: ActiveFaults = NO_FAULTS,
         weight_updates: Sequence[WeightUpdate] = (),
+        lockstep: Lockstep | None = None,
     ) -> None:
         self.pool = pool
         self.runner = runner
@@ -59,6 +61,7 @@ class Scheduler:
         self._decode_mode = ForwardMode.DECODE if runner.draft is None else ForwardMode.VERIFY
         self._step = 0
         self._weight_updates = deque(weight_updates)
+        self._lockstep = lockstep
         self.residents = self._make_residents()
 
     @property
@@ -87,11 +90,11 @@ class Scheduler:
     def normal_loop(self, receive: Receive) -> Iterator[None]:
         """Each step's results are processed before the next step is scheduled; yields after each step."""
         idle = False
-        while receive(idle):
-            batch = self._next_batch()
-            if batch is not None:
-                self._process(self._launch(batch))
-            idle = batch is None
+        while (turn := self._next_turn(receive(idle))).goes_on:
+            result = self._launch_turn(turn)
+            if result is not None:
+                self._process(result)
+            idle = turn.is_idle
             yield
 
     def overlap_loop(self, receive: Receive) -> Iterator[None]:
@@ -102,17 +105,30 @@ class Scheduler:
         """
         idle = False
         last: StepResult | None = None
-        while receive(idle) or last is not None:
-            batch = self._next_batch()
-            result = None if batch is None else self._launch(batch)
+        while (turn := self._next_turn(receive(idle) or last is not None)).goes_on:
+            result = self._launch_turn(turn)
             if last is not None:
                 self._process(last)
-            idle = result is None and last is None
+            idle = turn.is_idle and last is None
             last = result
             yield
 
     def _make_residents(self) -> Residents:
         return Residents(self.pool, self.collector, self._device, self.runner.state)
+
+    def _next_turn(self, has_work: bool) -> Turn:
+        """What this round of the loop launches; without work it may still have to go along with others."""
+        batch = self._next_batch() if has_work else None
+        if self._lockstep is None:
+            return Turn(batch, goes_on=has_work)
+        return self._lockstep.turn(batch, has_work=has_work)
+
+    def _launch_turn(self, turn: Turn) -> StepResult | None:
+        if turn.batch is not None:
+            return self._launch(turn.batch)
+        if turn.joins:
+            self.runner.launch_idle(self._step)
+        return None
 
     def _next_batch(self) -> ScheduledBatch | None:
         if self._weight_updates and self._step >= self._weight_updates[0].step and not self._update_weights():

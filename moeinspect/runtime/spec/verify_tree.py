@@ -9,7 +9,6 @@ import torch
 from moeinspect.runtime.capture.capturer import TopkCaptureOutput
 from moeinspect.runtime.faults import TREE_ROWS, ActiveFaults
 from moeinspect.runtime.forward_batch import ForwardBatch, ForwardMode
-from moeinspect.runtime.memory.kv_cache import KVCache
 from moeinspect.runtime.scheduler.batch import StepResult
 from moeinspect.runtime.spec.tree import Proposal
 from moeinspect.runtime.spec.verify import accept_path
@@ -50,7 +49,7 @@ def verify_tree(
     best, accepted = accept_path(proposal.tokens, parents, shape, sampled)
     path = paths[torch.arange(B), best]
     counts = accepted + 1
-    _compact(path, accepted, inputs, target.kv, captured if TREE_ROWS not in faults else None)
+    _compact(path, accepted, inputs, target, captured if TREE_ROWS not in faults else None)
     tokens = sampled.gather(1, path)
     state.advance(table_rows, tokens, counts)
     result.device_tokens, result.device_num_tokens = tokens, counts
@@ -70,7 +69,7 @@ def _compact(
     path: torch.Tensor,
     accepted: torch.Tensor,
     inputs: ForwardBatch,
-    kv: KVCache,
+    target: TargetForwards,
     captured: TopkCaptureOutput | None,
 ) -> None:
     """Moves the accepted nodes of `path` [B, depth + 1] to the slots of positions start, start + 1, ...
@@ -83,6 +82,6 @@ def _compact(
     places = torch.arange(width).expand(B, -1)
     kept = places <= accepted[:, None]
     from_slots, to_slots = slots.gather(1, path)[kept], slots.gather(1, places)[kept]
-    kv.data[:, :, to_slots] = kv.data[:, :, from_slots]
+    target.move_kv(from_slots, to_slots)
     if captured is not None:
         captured.move(from_slots, to_slots)

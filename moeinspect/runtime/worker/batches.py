@@ -75,6 +75,7 @@ def tree_inputs(
         extend_lens=(1,) * (B * n),
         slot_table=slot_table,
         logit_rows=rows,
+        rows_per_request=n,
     )
 
 
@@ -99,4 +100,5 @@ def extend_inputs(
         extend_lens=(width,) * num_requests,
         slot_table=slot_table,
         logit_rows=torch.arange(num_requests * width),
+        rows_per_request=width,
     )

@@ -11,6 +11,7 @@ from moeinspect.runtime.forward_batch import ForwardBatch, ForwardMode, ForwardO
 from moeinspect.runtime.layers.context import ForwardContext
 from moeinspect.runtime.memory.kv_cache import KVCache
 from moeinspect.runtime.models.qwen3_moe import Qwen3MoeForCausalLM
+from moeinspect.runtime.parallel.team import ALONE, Team
 from moeinspect.runtime.worker.forward_runner import ForwardRunner
 from moeinspect.runtime.worker.graph import BufferPool, Graph
 
@@ -57,8 +58,9 @@ class GraphRunner(ForwardRunner):
         prefill: bool = True,
         on_device: OnDevice = _here,
         faults: ActiveFaults = NO_FAULTS,
+        team: Team = ALONE,
     ) -> None:
-        super().__init__(model, kv, backend=backend, faults=faults)
+        super().__init__(model, kv, backend=backend, faults=faults, team=team)
         self._on_device = on_device
         self.decode_buckets = row_buckets(min(max_rows, MAX_DECODE_ROWS))
         self.prefill_buckets = row_buckets(min(max_rows, MAX_PREFILL_ROWS)) if prefill else ()

@@ -61,6 +61,10 @@ class ModelRunner:
         self._copies.launch(result)
         return result
 
+    def launch_idle(self, step: int) -> None:
+        """Enqueues a forward without rows: other data-parallel ranks run one, and need these experts."""
+        self._device.compute.submit(self._forwards.run_idle, kind="idle", step=step)
+
     def replace_model(self, model: Qwen3MoeForCausalLM) -> None:
         """Serves with `model`, of the same shape, from the next launch on; nothing may be in flight."""
         self._forwards.replace_model(model)

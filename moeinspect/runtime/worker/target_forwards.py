@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from moeinspect.runtime.capture.capturer import TopkCaptureOutput, get_global_experts_capturer
 from moeinspect.runtime.forward_batch import ForwardBatch, ForwardOutput
 from moeinspect.runtime.worker.forward_end import end_of_forward
@@ -17,7 +19,6 @@ class TargetForwards:
     """
 
     def __init__(self, forwards: ForwardRunner, *, delayed_copy: bool, clone: bool) -> None:
-        self.kv = forwards.kv
         self._forwards = forwards
         self._delayed_copy = delayed_copy
         self._clone = clone
@@ -39,3 +40,7 @@ class TargetForwards:
             static=output.static,
         )
         return output, captured
+
+    def move_kv(self, from_slots: torch.Tensor, to_slots: torch.Tensor) -> None:
+        """Copies keys and values of slots [n] to other slots [n], on every rank that has a share of them."""
+        self._forwards.move_kv(from_slots, to_slots)
