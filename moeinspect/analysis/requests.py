@@ -31,6 +31,12 @@ def is_imported(trace: Trace) -> bool:
     return trace.run.engine != LOCAL or bool((trace.rows.origin == Origin.IMPORTED).any())
 
 
+def request_evidence(trace: Trace, request: int) -> dict[str, int]:
+    """What a finding says of a request beside its id: `sample` and `dp_rank`, where they are not the first."""
+    columns = {"sample": trace.requests.sample, "dp_rank": trace.requests.dp_rank}
+    return {name: int(values[request]) for name, values in columns.items() if values[request] > 0}
+
+
 def not_opted_in(trace: Trace) -> NDArray[np.bool_]:
     """Requests [N] that `run_config` lists under `not_opted_in`, as [id, sample] each."""
     listed = trace.run.run_config.get("not_opted_in")

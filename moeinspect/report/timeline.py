@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from moeinspect.analysis.workers import worker_name
 from moeinspect.printable import printable
 from moeinspect.report.words import percent
 from moeinspect.trace.schema import Events, Lane, Trace
@@ -51,10 +52,10 @@ def render_timeline(trace: Trace, *, width: int | None, color: bool) -> str:
     drawn = _Canvas(start, max(end, start + 1e-9), width, color)
     lines = [drawn.ruler()]
     for worker in np.unique(events.worker).tolist():
-        lines += drawn.worker(events, int(worker), _name(trace, int(worker)))
+        lines += drawn.worker(events, int(worker), worker_name(trace, int(worker)))
     lines.append(drawn.legend())
     for worker in np.unique(events.worker).tolist():
-        lines.append(_overlap_line(events, int(worker), _name(trace, int(worker))))
+        lines.append(_overlap_line(events, int(worker), worker_name(trace, int(worker))))
     if width is not None:
         lines.append("")  # what follows on the terminal is something else
     return "\n".join(lines) + "\n"
@@ -132,10 +133,6 @@ def _overlap_line(events: Events, worker: int, name: str) -> str:
         f"{name}: in {overlap.steps_overlapped} of {overlap.steps} steps the host worked while the device "
         f"computed, during {percent(overlap.share)} of {1000 * overlap.compute:.0f} ms"
     )
-
-
-def _name(trace: Trace, worker: int) -> str:
-    return trace.worker_names[worker] if worker < len(trace.worker_names) else f"worker {worker}"
 
 
 def _union(events: Events, worker: int, lane: Lane) -> NDArray[np.float64]:

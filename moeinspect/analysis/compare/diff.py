@@ -15,10 +15,12 @@ from moeinspect.analysis.compare.models import machine_note, model_findings
 from moeinspect.analysis.compare.onesided import one_sided_findings
 from moeinspect.analysis.compare.permutation import find_permutations
 from moeinspect.analysis.compare.regions import layer_stats, region_rows
+from moeinspect.analysis.compare.renaming import find_renamings
 from moeinspect.analysis.compare.shifts import find_layer_shifts, find_row_shifts
 from moeinspect.analysis.compare.structure import (
     layer_shift_findings,
     permutation_findings,
+    renaming_findings,
     row_shift_findings,
 )
 from moeinspect.analysis.diagnose import diagnose_diff
@@ -72,7 +74,11 @@ def _findings(comparison: Comparison, tolerated: bool) -> Iterator[Finding]:
     yield from one_sided_findings(alignment)
     yield from row_shift_findings(alignment, cells, find_row_shifts(alignment, cells))
     yield from layer_shift_findings(alignment, cells, find_layer_shifts(alignment, cells))
-    yield from permutation_findings(alignment, cells, find_permutations(alignment, cells))
+    permutations = find_permutations(alignment, cells)
+    yield from permutation_findings(alignment, cells, permutations)
+    yield from renaming_findings(
+        alignment, cells, *find_renamings(alignment, cells, [p.place for p in permutations])
+    )
     first = first_divergence(alignment, cells)
     yield from MismatchFindings(
         alignment, cells, comparison.ties, comparison.tolerance, first, tolerated=tolerated

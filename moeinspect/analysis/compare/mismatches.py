@@ -17,6 +17,7 @@ from moeinspect.analysis.compare.runs import Runs, runs_of
 from moeinspect.analysis.compare.tolerance import Tolerance
 from moeinspect.analysis.compare.wording import place_text, region_of
 from moeinspect.analysis.findings import Finding, Severity
+from moeinspect.analysis.requests import request_evidence
 
 
 class MismatchFindings:
@@ -112,9 +113,7 @@ class MismatchFindings:
         request = alignment.pairing.pairs[pair][0]
         start_pos = int(alignment.a.requests.start_pos[request])
         first, last = int(alignment.position[run.start]), int(alignment.position[run.stop - 1]) + 1
-        evidence = {"positions": [first, last]} | evidence
-        if sample := int(alignment.a.requests.sample[request]):
-            evidence["sample"] = sample
+        evidence = {"positions": [first, last]} | evidence | request_evidence(alignment.a, request)
         if runs.merged:
             evidence["merged"] = True
         if self._first is not None and self._first.is_in(run, rule):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from moeinspect.analysis.align import NEVER, Alignment
 from moeinspect.analysis.compare.wording import region_of
 from moeinspect.analysis.findings import Finding
-from moeinspect.analysis.requests import is_imported, not_opted_in, sampled_nothing
+from moeinspect.analysis.requests import is_imported, not_opted_in, request_evidence, sampled_nothing
 from moeinspect.analysis.rules.grouping import rows_text
 from moeinspect.trace.schema import FinishReason, Trace, Validity
 
@@ -58,7 +58,7 @@ def _token_mismatch(alignment: Alignment, number: int) -> Finding:
         rows=(first, last) if last > first else None,
         region="prompt" if position < prompt_len else "output",
         evidence={"position": position, "token_a": token_a, "token_b": token_b}
-        | _sample_of(alignment.a, request_a),
+        | request_evidence(alignment.a, request_a),
     )
 
 
@@ -90,7 +90,7 @@ def _row_runs(
             request=str(own.requests.id[request]),
             rows=rows,
             region=region,
-            evidence={"positions": [first, last]} | _sample_of(own, request),
+            evidence={"positions": [first, last]} | request_evidence(own, request),
         )
 
 
@@ -121,15 +121,9 @@ def _whole_request(own: Trace, request: int, rule: str) -> Finding:
         request=str(own.requests.id[request]),
         rows=(0, count),
         region=region_of(start_pos, start_pos + count, int(own.requests.prompt_len[request])),
-        evidence={"whole_request": True} | _sample_of(own, request),
+        evidence={"whole_request": True} | request_evidence(own, request),
     )
 
 
 def _names(rule: str) -> tuple[str, str]:
     return ("A", "B") if rule == "only-in-a" else ("B", "A")
-
-
-def _sample_of(trace: Trace, request: int) -> dict[str, int]:
-    """The sample number, where a request has one to tell."""
-    sample = int(trace.requests.sample[request])
-    return {"sample": sample} if sample else {}

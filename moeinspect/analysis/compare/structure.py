@@ -7,12 +7,15 @@ from collections.abc import Iterator, Sequence
 from moeinspect.analysis.align import Alignment
 from moeinspect.analysis.compare.cellwise import CellResults
 from moeinspect.analysis.compare.permutation import LayerPermutation
+from moeinspect.analysis.compare.renaming import LayerRenaming, NameChange
 from moeinspect.analysis.compare.shifts import LayerShift, RowShift
 from moeinspect.analysis.compare.wording import place_text, region_of
 from moeinspect.analysis.findings import Finding
 from moeinspect.analysis.rules.grouping import layers_text
+from moeinspect.analysis.workers import worker_name
 
 _SHOWN_IDS = 8
+_SHOWN_CHANGES = 16
 
 
 def row_shift_findings(
@@ -101,6 +104,48 @@ def permutation_findings(
                 }
                 for p in permutations
             ]
+        },
+    )
+
+
+def renaming_findings(
+    alignment: Alignment,
+    cells: CellResults,
+    renamings: Sequence[LayerRenaming],
+    changes: Sequence[NameChange],
+) -> Iterator[Finding]:
+    """One `permuted-ids` for all layers in which names of experts change during the run."""
+    if not renamings:
+        return
+    layers = tuple(int(alignment.layers[r.place]) for r in renamings)
+    times = "once" if len(changes) == 1 else f"{len(changes)} times"
+    yield Finding(
+        rule="permuted-ids",
+        severity="error",
+        message=(
+            f"{layers_text(layers)}: A names the experts differently, up to "
+            f"{max(r.names for r in renamings)} names for {max(r.experts for r in renamings)} experts: "
+            f"that explains {_percent(min(r.explained for r in renamings))} of the mismatches; the names "
+            f"{f'change {times}' if changes else 'stay the same'}"
+        ),
+        count=int(cells.set_mismatch[:, [r.place for r in renamings]].sum()),
+        layers=layers,
+        evidence={
+            "layers": [
+                {
+                    "layer": int(alignment.layers[r.place]),
+                    "names": r.names,
+                    "experts": r.experts,
+                    "kept": r.kept,
+                    "explained": r.explained,
+                }
+                for r in renamings
+            ],
+            "num_changes": len(changes),
+            "changes": [
+                {"worker": worker_name(alignment.a, change.worker), "steps": [change.after, change.before]}
+                for change in changes[:_SHOWN_CHANGES]
+            ],
         },
     )
 

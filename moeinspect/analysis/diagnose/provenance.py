@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from moeinspect.analysis.diagnose.facts import knows_workers
 from moeinspect.analysis.findings import Finding
+from moeinspect.analysis.workers import worker_name
 from moeinspect.trace.schema import Origin, Trace, Validity
 
 _NEARLY_ALL = 0.9
@@ -112,6 +113,14 @@ def rows_of_findings(trace: Trace, findings: Sequence[Finding]) -> NDArray[np.bo
     return named
 
 
+def requests_of_findings(trace: Trace, findings: Sequence[Finding]) -> NDArray[np.int64]:
+    """Numbers of the requests [n] that findings of this trace name."""
+    named = {(f.request, f.evidence.get("sample", 0)) for f in findings if f.request is not None}
+    requests = trace.requests
+    keys = zip(requests.id.tolist(), requests.sample.tolist(), strict=True)
+    return np.asarray([number for number, key in enumerate(keys) if key in named], dtype=np.int64)
+
+
 def zero_rows(trace: Trace) -> NDArray[np.bool_]:
     """Real rows [R] that hold nothing but zeros in every MoE layer that has to be captured."""
     checked = [
@@ -161,8 +170,7 @@ def workers_of(trace: Trace, rows: NDArray[np.bool_]) -> tuple[str, ...]:
     if not knows_workers(trace) or not rows.any():
         return ()
     numbers = np.unique(trace.rows.worker[rows])
-    names = trace.worker_names
-    return tuple(names[n] if n < len(names) else f"worker {n}" for n in numbers)
+    return tuple(worker_name(trace, int(number)) for number in numbers)
 
 
 def _requests(trace: Trace) -> Iterator[tuple[int, slice]]:

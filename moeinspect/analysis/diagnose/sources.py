@@ -50,6 +50,22 @@ class Sources:
         """Looked-up rows [n] that hold some other token's row."""
         return np.asarray(np.isin(self.held, self._all_right))
 
+    @cached_property
+    def elsewhere(self) -> Marks:
+        """Looked-up rows [n] found among those of another request."""
+        pair = self._mismatch.alignment.pair.astype(np.int64)
+        held = np.unique(np.stack([self.right, pair.astype(np.uint64)], axis=1), axis=0)[:, 0]
+        holders, requests = np.unique(held, return_counts=True)
+        at = np.minimum(np.searchsorted(holders, self.held), len(holders) - 1)
+        others = np.where(holders[at] == self.held, requests[at], 0)
+        return np.asarray(others > self.in_request)
+
+    @cached_property
+    def in_any_step(self) -> Marks:
+        """Looked-up rows [n] found among those that any worker computed in a step of the same number."""
+        places = _place(self._step, np.zeros_like(self._step))
+        return self._found(places[self.rows], places, self._step >= 0)
+
     def at_step(self, distance: int) -> Marks:
         """Looked-up rows [n] found among those that the same worker computed `distance` steps later."""
         known = self._step >= 0

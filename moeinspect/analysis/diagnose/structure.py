@@ -10,9 +10,24 @@ from moeinspect.analysis.findings import Diagnosis
 
 
 def diagnose_permuted(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
-    """`physical-ids`: one renaming per layer."""
+    """`physical-ids`: one renaming per layer, or names that change during the run."""
     permuted = mismatch.found("permuted-ids")
-    return diagnosis("physical-ids", 0.9, [permuted[0].message], mismatch.a) if permuted else None
+    if not permuted:
+        return None
+    because = [f.message for f in permuted]
+    copies = mismatch.facts.redundant_experts
+    if copies == 0:
+        because.append("no expert was redundant, so none had another name than its own")
+        return diagnosis("physical-ids", 0.5, because, mismatch.a)
+    changes = [change for f in permuted for change in f.evidence.get("changes", ())]
+    if copies and changes:
+        interval = mismatch.a.run.run_config.get("rebalance_interval")
+        first = changes[0]
+        because.append(
+            f"{counted(copies, 'redundant expert')} moved every {interval} forwards; the names of "
+            f"{first['worker']} change first between its steps {first['steps'][0]} and {first['steps'][1]}"
+        )
+    return diagnosis("physical-ids", 0.95 if copies else 0.9, because, mismatch.a)
 
 
 def diagnose_shifted_layers(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:

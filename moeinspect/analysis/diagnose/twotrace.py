@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from moeinspect.analysis.diagnose.graph import diagnose_padded_rows, diagnose_st
 from moeinspect.analysis.diagnose.mismatch import Mismatch
 from moeinspect.analysis.diagnose.nextstep import diagnosis
 from moeinspect.analysis.diagnose.overlap import diagnose_buffer, diagnose_tails
+from moeinspect.analysis.diagnose.ranks import diagnose_sliced, rank_reasons
 from moeinspect.analysis.diagnose.sources import Sources
 from moeinspect.analysis.diagnose.structure import (
     diagnose_permuted,
@@ -31,6 +33,7 @@ _DETECTORS: tuple[Callable[[Mismatch, Sources], Diagnosis | None], ...] = (
     diagnose_shifted_layers,
     diagnose_rerouted,
     diagnose_swapped,
+    diagnose_sliced,
     diagnose_prompt_of_elsewhere,
     diagnose_cached_prefix,
     diagnose_static_rows,
@@ -49,11 +52,10 @@ def diagnose_mismatch(mismatch: Mismatch) -> list[Diagnosis]:
     if not mismatch.rows.any():
         return []
     sources = Sources(mismatch)
-    for detector in _DETECTORS:
-        found = detector(mismatch, sources)
-        if found is not None:
-            return [found]
-    return [_unknown(mismatch)]
+    detected = (detector(mismatch, sources) for detector in _DETECTORS)
+    found = next((one for one in detected if one is not None), None) or _unknown(mismatch)
+    touched = mismatch.alignment.a_request[mismatch.rows]
+    return [replace(found, because=found.because + rank_reasons(mismatch.a, touched))]
 
 
 def _unknown(mismatch: Mismatch) -> Diagnosis:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moeinspect.analysis.findings import Finding, Severity
+from moeinspect.analysis.requests import request_evidence
 from moeinspect.analysis.rules.runs import true_runs
 from moeinspect.analysis.rules.view import TraceView
 
@@ -100,7 +101,7 @@ def findings_of(
                 rows=run.rows,
                 layers=run.layers,
                 region=view.region(run.request, *run.rows),
-                evidence={**sample_evidence(view, run.request), **evidence},
+                evidence={**request_evidence(view.trace, run.request), **evidence},
             )
         )
     return findings
@@ -115,12 +116,6 @@ def _same_layers_as_before(
     rows = rows[rows > 0]
     joined[rows] &= (cells[rows] == cells[rows - 1]).all(axis=1)
     return joined
-
-
-def sample_evidence(view: TraceView, request: int) -> dict[str, int]:
-    """The sample number of a request, where it is not the first of its id."""
-    sample = int(view.trace.requests.sample[request])
-    return {"sample": sample} if sample else {}
 
 
 def place_text(view: TraceView, run: CellRun) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from moeinspect.analysis.findings import Finding
-from moeinspect.analysis.requests import is_imported, sampled_nothing
-from moeinspect.analysis.rules.grouping import rows_text, sample_evidence
+from moeinspect.analysis.requests import is_imported, request_evidence, sampled_nothing
+from moeinspect.analysis.rules.grouping import rows_text
 from moeinspect.analysis.rules.view import TraceView
 from moeinspect.trace.schema import FinishReason, Validity
 
@@ -73,6 +73,6 @@ def _finding(view: TraceView, request: int, rule: str, rows: tuple[int, int], te
             "num_rows": int(columns.num_rows[request]),
             "tokens": int(columns.prompt_len[request]) + int(columns.output_len[request]),
             "start_pos": int(columns.start_pos[request]),
-            **sample_evidence(view, request),
+            **request_evidence(view.trace, request),
         },
     )

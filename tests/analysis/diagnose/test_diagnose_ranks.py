@@ -17,6 +17,8 @@ from analysis.diagnose.test_diagnose_diff import causes as diff_causes
 from analysis.tracefactory import make_facts, make_records, make_trace
 
 from moeinspect.analysis.check import check_report
+from moeinspect.analysis.compare import diff_report
+from moeinspect.trace.schema import Origin
 
 TILE = 4
 E = FACTS.num_experts
@@ -153,3 +155,77 @@ def test_one_id_in_the_last_slot_of_all_cells_is_the_column_of_a_fused_shared_ex
     assert causes(spoiled(shared_column(value), disagg=False)) == ["shared-expert-column"]
     alone = spoiled(shared_column(value), disagg=False, fused_shared_expert=False)
     assert "shared-expert-column" not in causes(alone)
+
+
+ACCEPTED = 2
+"""Tokens that each verify step of the runs below feeds and accepts per request."""
+
+
+def output_step(record):
+    return (np.arange(len(record.step)) - PROMPT) // ACCEPTED
+
+
+def verified(made, ranks=2):
+    """The run with output rows from verify steps, and its requests spread over data-parallel ranks."""
+    return [
+        replace(
+            record,
+            dp_rank=number % ranks,
+            worker=np.full(len(record.step), number % ranks, np.uint16),
+            origin=np.where(record.origin == Origin.DECODE, Origin.VERIFY, record.origin).astype(np.uint8),
+            step=np.where(record.origin == Origin.DECODE, 90 + output_step(record), record.step).astype(
+                np.int32
+            ),
+        )
+        for number, record in enumerate(made)
+    ]
+
+
+def sliced(made):
+    """Each rank's rows of a verify step, cut from the common batch behind one row per request before."""
+    ids = [record.expert_ids.copy() for record in made]
+    for step in range(90, 90 + len(made[0].step) // ACCEPTED):
+        batch = [
+            (rank, number, row)
+            for rank in (0, 1)
+            for number, record in enumerate(made)
+            for row in np.flatnonzero(record.step == step).tolist()
+            if record.dp_rank == rank
+        ]
+        own = [place for place in batch if place[0] == 1]
+        start = len({number for rank, number, _ in batch if rank == 0})
+        for (_, number, row), (_, source, source_row) in zip(own, batch[start:], strict=False):
+            ids[number][row] = made[source].expert_ids[source_row]
+    return [replace(record, expert_ids=held) for record, held in zip(made, ids, strict=True)]
+
+
+def ranked_trace(made, **config):
+    return trace(made, disagg=False, dp_size=2, draft="ngram", **config)
+
+
+def test_rows_of_neighbours_in_verify_steps_of_later_ranks_are_a_slice_at_a_wrong_place():
+    made = verified(records(6, disagg=False))
+    good = trace(records(6, disagg=False), disagg=False, path="b.h5")
+    assert diff_report(ranked_trace(made), good).verdict == "clean"
+    (one,) = diff_report(ranked_trace(sliced(made)), good).diagnoses
+    assert (one.cause, one.confidence) == ("dp-slice", 0.95)
+    assert any("data-parallel rank 1" in reason for reason in one.because)
+    assert "--dp-size 1" in one.next_step
+    (alone,) = diagnoses(ranked_trace(sliced(made)))
+    assert alone.cause == "dp-slice"
+
+
+def test_the_same_on_the_first_rank_or_in_a_run_of_one_rank_is_no_slice():
+    made = verified(records(6, disagg=False))
+    good = trace(records(6, disagg=False), disagg=False, path="b.h5")
+    first = [replace(record, dp_rank=1 - record.dp_rank) for record in sliced(made)]
+    assert "dp-slice" not in diff_causes(ranked_trace(first), good)
+    alone = [replace(record, dp_rank=0) for record in sliced(made)]
+    assert "dp-slice" not in diff_causes(trace(alone, disagg=False, dp_size=1, draft="ngram"), good)
+
+
+def test_a_diagnosis_says_on_which_rank_all_of_it_is():
+    made = verified(records(4, disagg=False))
+    zero = [replace(r, **(zeroed(slice(None))(r, n) if n % 2 else {})) for n, r in enumerate(made)]
+    (one,) = diagnoses(ranked_trace(zero))
+    assert "all of it on data-parallel rank 1, none on 1 other rank" in one.because
