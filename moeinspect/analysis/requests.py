@@ -32,7 +32,7 @@ def is_imported(trace: Trace) -> bool:
 
 
 def request_evidence(trace: Trace, request: int) -> dict[str, int]:
-    """What a finding says of a request beside its id: `sample` and `dp_rank`, where they are not the first."""
+    """What a finding says of a request beside its id: `sample` and `dp_rank` where they are above 0."""
     columns = {"sample": trace.requests.sample, "dp_rank": trace.requests.dp_rank}
     return {name: int(values[request]) for name, values in columns.items() if values[request] > 0}
 

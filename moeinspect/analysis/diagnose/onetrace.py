@@ -79,8 +79,8 @@ def _sliced(trace: Trace, stale: NDArray[np.bool_], because: list[str]) -> Diagn
         return None
     reasons = [
         *because,
-        f"all of them are of verify steps, and the run had {facts.dp_size} data-parallel ranks: a rank's slice "
-        "of the common batch may start in a neighbour's rows",
+        f"all of them are of verify steps, and the run had {facts.dp_size} data-parallel ranks: a rank's "
+        "slice of the common batch may start in a neighbour's rows",
     ]
     return diagnosis("dp-slice", 0.7, reasons, trace)
 

@@ -18,6 +18,8 @@ from analysis.tracefactory import make_facts, make_records, make_trace
 
 from moeinspect.analysis.check import check_report
 from moeinspect.analysis.compare import diff_report
+from moeinspect.analysis.diagnose import diagnose_check
+from moeinspect.analysis.findings import Finding
 from moeinspect.trace.schema import Origin
 
 TILE = 4
@@ -162,7 +164,7 @@ ACCEPTED = 2
 
 
 def output_step(record):
-    return (np.arange(len(record.step)) - PROMPT) // ACCEPTED
+    return 90 + (np.arange(len(record.step)) - PROMPT) // ACCEPTED
 
 
 def verified(made, ranks=2):
@@ -173,9 +175,7 @@ def verified(made, ranks=2):
             dp_rank=number % ranks,
             worker=np.full(len(record.step), number % ranks, np.uint16),
             origin=np.where(record.origin == Origin.DECODE, Origin.VERIFY, record.origin).astype(np.uint8),
-            step=np.where(record.origin == Origin.DECODE, 90 + output_step(record), record.step).astype(
-                np.int32
-            ),
+            step=np.where(record.origin == Origin.DECODE, output_step(record), record.step).astype(np.int32),
         )
         for number, record in enumerate(made)
     ]
@@ -211,7 +211,8 @@ def test_rows_of_neighbours_in_verify_steps_of_later_ranks_are_a_slice_at_a_wron
     assert (one.cause, one.confidence) == ("dp-slice", 0.95)
     assert any("data-parallel rank 1" in reason for reason in one.because)
     assert "--dp-size 1" in one.next_step
-    (alone,) = diagnoses(ranked_trace(sliced(made)))
+    stale = Finding("stale-rows", "warning", "", 8, request="r1", rows=(PROMPT, PROMPT + 2), region="output")
+    (alone,) = diagnose_check([ranked_trace(sliced(made))], [stale])
     assert alone.cause == "dp-slice"
 
 
