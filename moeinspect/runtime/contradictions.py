@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 from moeinspect.errors import UsageError
 from moeinspect.runtime.config import RunConfig
 from moeinspect.runtime.option_words import DEFAULTS, option_words
+from moeinspect.runtime.parallel.roster import num_processes
+
+MOST_PROCESSES = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,4 +79,19 @@ def settle_contradictions(config: RunConfig, explicit: frozenset[str], notes: li
             f"{option_words('weight_updates', config.weight_updates)}: the steps do not ascend",
             "give the updates in the order in which they come",
         )
+    _check_number_of_processes(config)
     return config
+
+
+def _check_number_of_processes(config: RunConfig) -> None:
+    count = num_processes(config)
+    if count > MOST_PROCESSES:
+        sizes = [
+            option_words(field, getattr(config, field))
+            for field in ("prefill_workers", "decode_workers", "dp_size", "tp_size", "pp_size")
+            if getattr(config, field) != getattr(DEFAULTS, field)
+        ]
+        raise UsageError(
+            f"{' '.join(sizes)} would be {count} processes, and a run has at most {MOST_PROCESSES}",
+            "ask for fewer workers or ranks",
+        )

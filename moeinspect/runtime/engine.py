@@ -17,7 +17,9 @@ from moeinspect.runtime.models.config import ModelConfig
 from moeinspect.runtime.models.draft_heads import HEAD_ARCHITECTURES
 from moeinspect.runtime.models.tokenizer import load_tokenizer
 from moeinspect.runtime.models.traffic_prompts import default_requests
+from moeinspect.runtime.parallel.layout import RankLayout
 from moeinspect.runtime.parallel.roster import Roster
+from moeinspect.runtime.parallel.shard import ModelShard
 from moeinspect.runtime.plan import check_requests, make_plan
 from moeinspect.runtime.records import Event, FinishedRequest, ModelSummary, PromptRequest
 from moeinspect.runtime.results import RowLayout
@@ -36,7 +38,7 @@ class LocalRuntime:
 
     Raises:
         InputError: a checkpoint cannot be loaded.
-        UsageError: target and draft do not fit together.
+        UsageError: target and draft do not fit together, or the target cannot be spread over the ranks.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class LocalRuntime:
         models = [load_target(config), *load_draft(config)]
         self._model_configs = [model.config for model in models]
         target = self._model_configs[0]
+        ModelShard(RankLayout.of(config)).check(target)
         if len(models) == 2:
             _check_draft(config, *self._model_configs)
             _check_draft_capture(config, target.top_k, self._model_configs[1].top_k)

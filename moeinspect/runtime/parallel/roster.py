@@ -100,6 +100,12 @@ class Roster:
         return index // self.layout.size * self.layout.size
 
 
+def num_processes(config: RunConfig) -> int:
+    """How many processes the workers of a run are."""
+    workers = config.prefill_workers + config.decode_workers if config.disagg else 1
+    return workers * RankLayout.of(config).size
+
+
 def _name(role: str, number: int, rank: str) -> str:
     if role == UNIFIED:
         return rank or UNIFIED
