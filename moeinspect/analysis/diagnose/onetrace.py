@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from moeinspect.analysis.diagnose.facts import knows_workers, run_facts
 from moeinspect.analysis.diagnose.ids import diagnose_out_of_range, shared_column_of_sentinels
@@ -18,7 +17,7 @@ from moeinspect.analysis.diagnose.provenance import (
     requests_of_findings,
     rows_of_findings,
 )
-from moeinspect.analysis.diagnose.ranks import rank_reasons
+from moeinspect.analysis.diagnose.ranks import diagnose_sliced_copies, rank_reasons
 from moeinspect.analysis.diagnose.words import counted, of_all
 from moeinspect.analysis.diagnose.zeros import diagnose_zeros
 from moeinspect.analysis.findings import Diagnosis, Finding
@@ -63,26 +62,12 @@ def _stale(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
     if cached_rows(trace)[stale].mean() >= (0.5 if facts.host_tier else 0.9):
         because.append("they are rows of cached prefixes: KV was moved there without its rows")
         return diagnosis("stale-slot", 0.85 if facts.host_tier else 0.8, because, trace)
-    if (sliced := _sliced(trace, stale, because)) is not None:
-        return sliced
+    if (sliced := diagnose_sliced_copies(trace, findings, stale)) is not None:
+        return replace(sliced, because=(*because, *sliced.because))
     if all(f.rows and f.rows[0] == 0 and _covers_request(trace, f) for f in findings):
         because.append("whole requests carry another request's rows")
         return diagnosis("batch-index-swap", 0.8 if facts.mixed_opt_in else 0.6, because, trace)
     return _stale_by_switches(trace, findings, because)
-
-
-def _sliced(trace: Trace, stale: NDArray[np.bool_], because: list[str]) -> Diagnosis | None:
-    """`dp-slice`: only rows of verify steps are stale, in a run with several data-parallel ranks."""
-    facts = run_facts(trace)
-    verified = float((trace.rows.origin == Origin.VERIFY)[stale].mean())
-    if facts.draft is False or facts.dp_size is None or facts.dp_size < 2 or verified < _NEARLY_ALL:
-        return None
-    reasons = [
-        *because,
-        f"all of them are of verify steps, and the run had {facts.dp_size} data-parallel ranks: a rank's "
-        "slice of the common batch may start in a neighbour's rows",
-    ]
-    return diagnosis("dp-slice", 0.7, reasons, trace)
 
 
 def _stale_by_switches(trace: Trace, findings: tuple[Finding, ...], because: list[str]) -> Diagnosis:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
+from moeinspect.analysis.diagnose.facts import run_facts
 from moeinspect.analysis.diagnose.mismatch import NEARLY_ALL, Mismatch
 from moeinspect.analysis.diagnose.nextstep import diagnosis
 from moeinspect.analysis.diagnose.sources import Sources
-from moeinspect.analysis.diagnose.words import counted, percent
-from moeinspect.analysis.findings import Diagnosis
-from moeinspect.trace.schema import Trace
+from moeinspect.analysis.diagnose.words import counted, of_all, percent
+from moeinspect.analysis.findings import Diagnosis, Finding
+from moeinspect.trace.schema import Origin, Trace
 
+_MOST = 0.8
 _ENOUGH = 8
 """Rows of the first rank that have to be right where those of the others are wrong."""
 
@@ -41,6 +45,29 @@ def diagnose_sliced(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
         "before, as if each fed one token"
     )
     return diagnosis("dp-slice", 0.95 if sources.elsewhere.mean() > 0.1 else 0.8, because, mismatch.a)
+
+
+def diagnose_sliced_copies(
+    trace: Trace, findings: Sequence[Finding], stale: NDArray[np.bool_]
+) -> Diagnosis | None:
+    """`dp-slice` from `stale-rows`: rows [R] of verify steps that are copies from another data-parallel rank.
+
+    Whatever a slot or a buffer had before is of the same rank.
+    """
+    facts = run_facts(trace)
+    verified = float((trace.rows.origin == Origin.VERIFY)[stale].mean())
+    if facts.draft is False or facts.dp_size is None or facts.dp_size < 2 or verified < NEARLY_ALL:
+        return None
+    rank = dict(zip(trace.requests.id.tolist(), trace.requests.dp_rank.tolist(), strict=True))
+    sources = [{rank.get(source["request"]) for source in f.evidence.get("sources", ())} for f in findings]
+    from_others = sum(bool(of - {rank.get(f.request)}) for f, of in zip(findings, sources, strict=True))
+    if from_others < _MOST * len(findings):
+        return None
+    because = [
+        f"{of_all(from_others, len(findings), 'run')} of such rows are of a request on another data-parallel "
+        "rank, and all are of verify steps: the slice of the common batch starts in a neighbour's rows",
+    ]
+    return diagnosis("dp-slice", 0.8, because, trace)
 
 
 def rank_reasons(trace: Trace, requests: NDArray[np.int64]) -> tuple[str, ...]:

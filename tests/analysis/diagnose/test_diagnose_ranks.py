@@ -211,9 +211,18 @@ def test_rows_of_neighbours_in_verify_steps_of_later_ranks_are_a_slice_at_a_wron
     assert (one.cause, one.confidence) == ("dp-slice", 0.95)
     assert any("data-parallel rank 1" in reason for reason in one.because)
     assert "--dp-size 1" in one.next_step
-    stale = Finding("stale-rows", "warning", "", 8, request="r1", rows=(PROMPT, PROMPT + 2), region="output")
-    (alone,) = diagnose_check([ranked_trace(sliced(made))], [stale])
-    assert alone.cause == "dp-slice"
+
+
+@pytest.mark.parametrize(
+    ("source", "cause"), [("r0", "dp-slice"), ("r3", "buffer-reuse|read-early|verify-dropped")]
+)
+def test_one_trace_shows_a_slice_where_rows_are_copies_from_another_rank(source, cause):
+    made = verified(records(6, disagg=False))
+    copies = {"sources": [{"request": source, "rows": [PROMPT, PROMPT + 2]}]}
+    rows = (PROMPT, PROMPT + 2)
+    stale = Finding("stale-rows", "warning", "", 8, request="r1", rows=rows, region="output", evidence=copies)
+    (one,) = diagnose_check([ranked_trace(made)], [stale])
+    assert one.cause == cause
 
 
 def test_the_same_on_the_first_rank_or_in_a_run_of_one_rank_is_no_slice():
