@@ -52,9 +52,13 @@ class GatheredRows:
         """Where the rows of data-parallel rank `dp` begin among those that the ranks `tp` gather."""
         return sum(self.dp_counts(tp)[:dp])
 
+    def num_gathered(self, tp: int) -> int:
+        """Rows that the data-parallel ranks' `tp` gather: those that each of them routes and captures."""
+        return sum(self.dp_counts(tp))
+
     def gathered_by_tp(self) -> list[int]:
-        """Rows that the data-parallel ranks gather, for each tensor-parallel rank."""
-        return [sum(self.dp_counts(tp)) for tp in range(self.tp)]
+        """The same for each tensor-parallel rank."""
+        return [self.num_gathered(tp) for tp in range(self.tp)]
 
     def ep_counts(self) -> list[int]:
         """Rows of each rank of the stage, in order of rank."""

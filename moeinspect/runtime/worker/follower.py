@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import torch
 
 from moeinspect.runtime.memory.host_tier import HostBuffers
-from moeinspect.runtime.parallel.capture import send_captured
 from moeinspect.runtime.parallel.commands import (
     CopyToDevice,
     CopyToHost,
@@ -114,16 +113,17 @@ class Follower:
         self._rank.initialize()
 
     def _forward(self, command: RunForward) -> None:
-        batch, rank, ranks = command.batch, self._rank, self._rank.ranks
-        if ranks is None:
+        batch, rank, gathering = command.batch, self._rank, self._rank.gathering
+        if gathering is None:
             raise RuntimeError("a rank that follows has others beside it")
 
         def run() -> None:
             if batch.num_rows == 0:
                 rank.forwards.compute_idle(batch)
             else:
-                rank.forwards.compute(batch)
-                send_captured(rank.capturer, batch, ranks, rank.faults)
+                output = rank.forwards.compute(batch)
+                if output.gathered is not None:
+                    gathering.send(rank.capturer, output.gathered)
 
         self._on_compute(run, batch.mode.value if batch.num_rows else "idle")
 

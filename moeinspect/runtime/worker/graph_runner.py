@@ -120,13 +120,12 @@ class GraphSet:
         captured = self._graphs[bucket]
         self._inputs.load(batch, self._model)
         context = captured.context
-        num_rows = batch.num_rows if self._mask_first else bucket
-        self._model.begin(context, batch, num_rows)
+        self._model.begin(context, batch, batch.num_rows if self._mask_first else bucket)
         captured.graph.replay()
         return self._model.output(
             captured.hidden,
             context,
-            slots=self._inputs.out_slots[:num_rows],
+            slots=self._inputs.out_slots[: context.num_rows],
             static=batch.mode is not ForwardMode.PREFILL,
         )
 

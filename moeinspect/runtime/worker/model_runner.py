@@ -12,6 +12,7 @@ from moeinspect.runtime.device.stream import Device
 from moeinspect.runtime.faults import BUFFER_REUSE, VERIFY_DROPPED, ActiveFaults
 from moeinspect.runtime.forward_batch import ForwardBatch, ForwardMode
 from moeinspect.runtime.models.qwen3_moe import Qwen3MoeForCausalLM
+from moeinspect.runtime.parallel.capture import RankCapture
 from moeinspect.runtime.scheduler.batch import ScheduledBatch, StepResult
 from moeinspect.runtime.scheduler.request import Request
 from moeinspect.runtime.spec.proposer import Proposer
@@ -37,6 +38,7 @@ class ModelRunner:
         draft: Proposer | None,
         delayed_copy: bool,
         faults: ActiveFaults,
+        gathering: RankCapture | None = None,
     ) -> None:
         self.state = state
         self.draft = draft
@@ -44,7 +46,9 @@ class ModelRunner:
         self._forwards = forwards
         self._faults = faults
         reuse_buffer = delayed_copy and BUFFER_REUSE in faults
-        self._target = TargetForwards(forwards, delayed_copy=delayed_copy, clone=not reuse_buffer)
+        self._target = TargetForwards(
+            forwards, delayed_copy=delayed_copy, clone=not reuse_buffer, gathering=gathering
+        )
         self._copies = ResultCopies(device, after_next_step=reuse_buffer)
 
     def launch(self, batch: ScheduledBatch) -> StepResult:

@@ -6,6 +6,7 @@ import torch
 
 from moeinspect.runtime.capture.capturer import TopkCaptureOutput, get_global_experts_capturer
 from moeinspect.runtime.forward_batch import ForwardBatch, ForwardOutput
+from moeinspect.runtime.parallel.capture import RankCapture
 from moeinspect.runtime.worker.forward_end import end_of_forward
 from moeinspect.runtime.worker.forward_runner import ForwardRunner
 
@@ -15,13 +16,22 @@ class TargetForwards:
 
     With `delayed_copy` (overlap) the captured rows join the step's result and travel on the copy stream;
     without it each forward stores its own rows before it returns, as upstream does. Without `clone` they
-    are left in the buffer that the next forward overwrites (fault `buffer-reuse`).
+    are left in the buffer that the next forward overwrites (fault `buffer-reuse`). `gathering` brings the
+    rows of several ranks together first; None in a process that has the whole model.
     """
 
-    def __init__(self, forwards: ForwardRunner, *, delayed_copy: bool, clone: bool) -> None:
+    def __init__(
+        self,
+        forwards: ForwardRunner,
+        *,
+        delayed_copy: bool,
+        clone: bool,
+        gathering: RankCapture | None = None,
+    ) -> None:
         self._forwards = forwards
         self._delayed_copy = delayed_copy
         self._clone = clone
+        self._gathering = gathering
 
     def run(
         self, inputs: ForwardBatch, captures: list[TopkCaptureOutput]
@@ -31,6 +41,9 @@ class TargetForwards:
         capturer = get_global_experts_capturer()
         if capturer is None:
             raise RuntimeError("a target's process has a capturer")
+        start = None
+        if self._gathering is not None and output.gathered is not None:
+            start = self._gathering.gather(capturer, output.gathered, inputs.mode)
         captured = end_of_forward(
             capturer,
             output.slots,
@@ -38,6 +51,7 @@ class TargetForwards:
             delayed=self._delayed_copy,
             clone=self._clone,
             static=output.static,
+            start=start,
         )
         return output, captured
 

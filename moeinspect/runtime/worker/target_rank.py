@@ -14,6 +14,7 @@ from moeinspect.runtime.device.stream import Device, Jitter
 from moeinspect.runtime.faults import GRAPH_STATIC_ROWS, INIT_ORDER, ActiveFaults
 from moeinspect.runtime.memory.kv_cache import KVCache
 from moeinspect.runtime.models.qwen3_moe import Qwen3MoeForCausalLM
+from moeinspect.runtime.parallel.capture import RankCapture
 from moeinspect.runtime.parallel.communicator import Communicator
 from moeinspect.runtime.parallel.layout import FIRST
 from moeinspect.runtime.parallel.team import ALONE, Team
@@ -60,13 +61,14 @@ class TargetRank:
         if not place.is_leader:
             shape = replace(shape, num_slots=1)  # its rows are stored by its leader
         self.capturer = RoutedExpertsCapturer(shape)
+        self.gathering = None if ranks is None else RankCapture(ranks, target.config, shape, self.faults)
         if INIT_ORDER not in self.faults:
             set_global_experts_capturer(self.capturer)
         self.device = Device(config.threads, self.log, jitter)
         if GRAPH_STATIC_ROWS in self.faults:
-            self.capturer.host_buffer = LateHostBuffer(
-                shape, self.capturer.device_buffer, self.device.compute.synchronize
-            )
+            capturer = self.capturer
+            static = capturer.forward_buffer if ranks is None else capturer.separate_forward_buffer()
+            capturer.host_buffer = LateHostBuffer(shape, static, self.device.compute.synchronize)
         self.forwards = self.make_forwards(target, self.kv_caches[0])
         self.weight_updates = [
             WeightUpdate(step, load_update(config, name, target, ranks))

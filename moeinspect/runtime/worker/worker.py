@@ -63,6 +63,7 @@ class Worker(TargetRank):
             draft=draft,
             delayed_copy=config.overlap,
             faults=self.faults,
+            gathering=self.gathering,
         )
         self.collector = RowCollector(self.capturer, plan.num_slots, index)
         self.pool = self._make_pool(config, plan, has_cache=config.prefix_cache and prefix_cache)
