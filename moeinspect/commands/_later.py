@@ -23,7 +23,6 @@ def refuse_later_run(options: LaterRunOptions) -> None:
 def refuse_later_values(options: RunOptions) -> None:
     """Raises UsageError if an option of a run has a value that this version does not have."""
     refuse_values("--transfer", options.transfer, [Transfer.SHM, Transfer.GLOO])
-    refuse_given(("--fused-shared-expert", options.fused_shared_expert))
     for name, size in (
         ("--dp-size", options.dp_size),
         ("--tp-size", options.tp_size),

@@ -25,7 +25,10 @@ Version = Annotated[
 ]
 Model = Annotated[
     str,
-    typer.Argument(metavar="MODEL", help="A Hugging Face checkpoint folder, builtin:tiny or builtin:random."),
+    typer.Argument(
+        metavar="MODEL",
+        help="A Hugging Face checkpoint folder, builtin:tiny, builtin:random or builtin:random-shared.",
+    ),
 ]
 TraceFile = Annotated[Path, typer.Argument(metavar="TRACE", help="A trace file.", show_default=False)]
 

@@ -27,7 +27,13 @@ from moeinspect.runtime.sampling import derive_seed, sample_seed
 from moeinspect.runtime.scheduler.policy import SchedulePolicy
 from moeinspect.runtime.scheduler.request import Request
 from moeinspect.runtime.unified import UnifiedServer
-from moeinspect.runtime.worker.loading import kv_shapes, load_draft, load_target, load_update
+from moeinspect.runtime.worker.loading import (
+    kv_shapes,
+    load_draft,
+    load_target,
+    load_update,
+    num_shared_columns,
+)
 
 
 class LocalRuntime:
@@ -55,13 +61,15 @@ class LocalRuntime:
         if len(models) == 2:
             _check_draft(config, *self._model_configs)
             _check_draft_capture(config, target.top_k, self._model_configs[1].top_k)
+        # Under a fault rows are wider than what a router chooses, and the trace says what it holds.
+        width = target.top_k + num_shared_columns(config, target)
         self.model = ModelSummary(
             name=target.name,
             architecture=target.architecture,
             fingerprint=target.fingerprint,
             num_hidden_layers=target.num_hidden_layers,
             num_experts=target.num_experts,
-            top_k=target.top_k,
+            top_k=width,
             moe_layers=target.moe_layers,
             vocab_size=target.vocab_size,
         )
@@ -70,7 +78,7 @@ class LocalRuntime:
             *(load_update(config, name, models[0]).config.fingerprint for _, name in config.weight_updates),
         )
         self._layout = RowLayout(
-            len(target.moe_layers), target.top_k, target.num_experts, config.weights, config.margins
+            len(target.moe_layers), width, target.num_experts, config.weights, config.margins
         )
         self.eos_token_ids = target.eos_token_ids
         self.machine_key = machine_key(config)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from moeinspect.runtime.builtin_names import RANDOM_SHARED
 from moeinspect.runtime.traffic import CHUNK_SEAMS, MIXED_OPT_IN
 
 SKIP_FINALIZE_PREFILL = "skip-finalize-prefill"
@@ -34,6 +35,7 @@ DP_SLICE = "dp-slice"
 TP_SHARD = "tp-shard"
 PP_STAGE = "pp-stage"
 PHYSICAL_IDS = "physical-ids"
+SHARED_EXPERT_COLUMN = "shared-expert-column"
 INIT_ORDER = "init-order"
 
 DRAFT_IS_CAPTURED = (DRAFT_CAPTURE, DRAFT_OPTOUT_LATE, BYPASS_DROPS_FLAG, UNGATED_BACKEND)
@@ -207,6 +209,12 @@ FAULTS: dict[str, Fault] = {
             "sglang#17025, vllm#33013",
             "ids are captured after the map from experts to physical slots",
             {"redundant_experts": 4},
+        ),
+        Fault(
+            SHARED_EXPERT_COLUMN,
+            "sglang#9499, #33889",
+            "the column of the fused shared expert is not stripped: rows are K + 1 wide",
+            {"model": RANDOM_SHARED, "fused_shared_expert": True},
         ),
         Fault(
             NAN_LOGITS,

@@ -15,7 +15,11 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class CaptureShape:
-    """Sizes and contents of the capture buffers; ids are below `num_experts`."""
+    """Sizes and contents of the capture buffers; ids are below `num_experts`.
+
+    `num_shared_columns` are room for the columns of fused shared experts, which belong to no router's
+    choice: there are none but under fault `shared-expert-column`.
+    """
 
     layer_ids: tuple[int, ...]
     top_k: int
@@ -24,6 +28,12 @@ class CaptureShape:
     num_slots: int
     with_weights: bool = False
     with_margins: bool = False
+    num_shared_columns: int = 0
+
+    @property
+    def width(self) -> int:
+        """Columns of the ids: K, and those of shared experts."""
+        return self.top_k + self.num_shared_columns
 
 
 class CaptureBuffer:
@@ -35,8 +45,8 @@ class CaptureBuffer:
     def __init__(self, shape: CaptureShape, n: int) -> None:
         num_layers = len(shape.layer_ids)
         id_dtype = torch.uint8 if shape.num_experts <= 256 else torch.int16
-        self.ids = torch.zeros(n, num_layers, shape.top_k, dtype=id_dtype)
-        self.weights = torch.zeros(n, num_layers, shape.top_k) if shape.with_weights else None
+        self.ids = torch.zeros(n, num_layers, shape.width, dtype=id_dtype)
+        self.weights = torch.zeros(n, num_layers, shape.width) if shape.with_weights else None
         self.margins = torch.zeros(n, num_layers) if shape.with_margins else None
 
     def tensors(self) -> list[torch.Tensor]:
@@ -131,7 +141,8 @@ class RoutedExpertsCapturer:
         """Stores routing weights [n, K] and margins beside the ids, where the run asked for them."""
         n, column = weights.shape[0], self._column[layer_id]
         if self.device_buffer.weights is not None:
-            self.device_buffer.weights[:n, column] = weights
+            view = self.device_buffer.weights[:n, column]
+            view[:, : weights.shape[1]] = weights[:, : view.shape[1]]
         if self.device_buffer.margins is not None:
             self.device_buffer.margins[:n, column] = logit_margin(router_logits, self.shape.top_k)
 

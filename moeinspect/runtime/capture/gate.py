@@ -35,18 +35,20 @@ def capture_routed_experts_if_allowed(
 ) -> None:
     """Captures the ids [n, K] of one layer of the running forward, unless the layer opted out.
 
-    Weights [n, K] and margins (from `router_logits` [n, E]) go along where the run records them.
+    Weights [n, K] and margins (from `router_logits` [n, E]) go along where the run records them. Columns of
+    fused shared experts behind the K are stripped: the buffers have no room for them.
     """
-    view = captured_ids_view(config, layer_id, topk_ids.shape[0])
-    if view is not None:
-        view.copy_(topk_ids)
+    capturer = _capturer_for(config, layer_id)
+    if capturer is not None:
+        view = capturer.ids_view(layer_id, topk_ids.shape[0])
+        view[:, : topk_ids.shape[1]] = topk_ids[:, : view.shape[1]]
         capture_routing_values_if_allowed(config, layer_id, weights=weights, router_logits=router_logits)
 
 
 def captured_ids_view(config: TopKConfig, layer_id: int, num_rows: int) -> torch.Tensor | None:
     """The same gate for kernels that write the ids themselves: where to, or None if they must not."""
     capturer = _capturer_for(config, layer_id)
-    return None if capturer is None else capturer.ids_view(layer_id, num_rows)
+    return None if capturer is None else capturer.ids_view(layer_id, num_rows)[:, : config.top_k]
 
 
 def capture_routing_values_if_allowed(

@@ -15,11 +15,15 @@ from moeinspect.runtime.topk.backend import TopKOutput
 class Experts:
     """SwiGLU experts: `gate_up` [E, 2 I, H] holds gate, then up; `down` [E, H, I].
 
-    `on_dispatch`, if set, is told the ids [N, K] that are about to run.
+    The last `num_shared` columns of what was chosen are fused shared experts. `on_dispatch`, if set, is told
+    the ids [N, K] that are about to run.
     """
 
-    def __init__(self, gate_up: torch.Tensor, down: torch.Tensor, *, tiled: bool) -> None:
+    def __init__(
+        self, gate_up: torch.Tensor, down: torch.Tensor, *, tiled: bool, num_shared: int = 0
+    ) -> None:
         self.gate_up, self.down = gate_up, down
+        self.num_shared = num_shared
         self._gate_up_t = [weight.t() for weight in gate_up]
         self._down_t = [weight.t() for weight in down]
         self._num_experts, self._hidden, self._intermediate = down.shape
@@ -33,7 +37,7 @@ class Experts:
             self.on_dispatch(chosen.ids)
         rows = torch.arange(N).repeat_interleave(K)
         outputs = self.compute(x, rows, chosen.ids.reshape(-1)).view(N, K, self._hidden)
-        return weighted_sum(outputs, chosen.weights).to(x.dtype)
+        return combined(outputs, chosen.weights, self.num_shared)
 
     def compute(self, x: torch.Tensor, rows: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
         """Outputs [M, H] of M choices: expert `experts[i]` [M] on row `rows[i]` [M] of `x` [N, H]."""
@@ -69,7 +73,20 @@ def _grouped_product(x: torch.Tensor, weights_t: Sequence[torch.Tensor], plan: D
     return result
 
 
-def weighted_sum(outputs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+def combined(outputs: torch.Tensor, weights: torch.Tensor, num_shared: int) -> torch.Tensor:
+    """What a layer makes of its experts' `outputs` [N, K, H] with `weights` [N, K]: [N, H] of the same dtype.
+
+    The routed ones are summed and rounded, then the `num_shared` last ones are added one by one, as if they
+    had run by themselves.
+    """
+    num_routed = outputs.shape[1] - num_shared
+    total = _weighted_sum(outputs[:, :num_routed], weights[:, :num_routed]).to(outputs.dtype)
+    for k in range(num_routed, outputs.shape[1]):
+        total += outputs[:, k]
+    return total
+
+
+def _weighted_sum(outputs: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Sum of `outputs` [N, K, H] weighted by `weights` [N, K], one expert after another, in float32."""
     weighted = outputs.float() * weights.unsqueeze(-1)
     total = weighted[:, 0]

@@ -12,6 +12,7 @@ from moeinspect.runtime.capture.gate import bound_config
 from moeinspect.runtime.layers.context import ForwardContext
 from moeinspect.runtime.layers.linear import Linear
 from moeinspect.runtime.layers.placed_experts import CaptureAfterMap, PlacedExperts
+from moeinspect.runtime.layers.shared_experts import FusedSharedExperts
 from moeinspect.runtime.topk.backend import LayerExperts, MoEBackend
 from moeinspect.runtime.topk.config import TopKConfig
 from moeinspect.runtime.topk.registry import BackendFactory
@@ -84,6 +85,9 @@ class MoELayer:
 
     def _experts_for(self, logits: torch.Tensor) -> LayerExperts:
         """The experts for rows with these router logits [n, E]."""
-        if self._captures_after_map and isinstance(self._experts, PlacedExperts):
-            return CaptureAfterMap(self._experts, self._config, self.layer_id, logits)
-        return self._experts
+        experts = self._experts
+        if self._captures_after_map and isinstance(experts, PlacedExperts):
+            experts = CaptureAfterMap(experts, self._config, self.layer_id, logits)
+        if self._config.num_fused_shared_experts:
+            experts = FusedSharedExperts(experts, self._config, logits.shape[1])
+        return experts

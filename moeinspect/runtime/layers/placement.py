@@ -19,15 +19,25 @@ from moeinspect.runtime.layers.eplb import balanced_placement
 
 @dataclass(frozen=True, slots=True)
 class ExpertOptions:
-    """How a target's experts are held: `redundant` copies a layer, placed anew every so many forwards."""
+    """How a model's experts are held.
+
+    `redundant` copies a layer, placed anew every `rebalance_interval` forwards; shared experts by themselves
+    or, with `fuse_shared`, as columns of the routed ones.
+    """
 
     redundant: int = 0
     rebalance_interval: int = 8
+    fuse_shared: bool = False
 
     @classmethod
     def of(cls, config: RunConfig) -> ExpertOptions:
-        """The options of a run."""
-        return cls(config.redundant_experts, config.rebalance_interval)
+        """The options of a run's target."""
+        return cls(config.redundant_experts, config.rebalance_interval, config.fused_shared_expert)
+
+    @classmethod
+    def of_draft(cls, config: RunConfig) -> ExpertOptions:
+        """The options of a run's draft, whose experts have no copies."""
+        return cls(fuse_shared=config.fused_shared_expert)
 
 
 PLAIN_EXPERTS = ExpertOptions()
@@ -37,13 +47,15 @@ PLAIN_EXPERTS = ExpertOptions()
 class LayerPlacement:
     """The maps of one layer between its E experts and its physical slots, and the load since the last change.
 
-    `expert_of_slot` [P] is the expert in each slot. Touched on the compute stream only.
+    Fused shared experts, E and following, have the last slots and stay there. `expert_of_slot` [P] is the
+    expert in each slot. Touched on the compute stream only.
     """
 
-    def __init__(self, num_experts: int, slots_of_rank: Sequence[int]) -> None:
-        """`slots_of_rank` are the physical slots of each rank; the first placement is that of equal loads."""
+    def __init__(self, num_experts: int, slots_of_rank: Sequence[int], num_shared: int = 0) -> None:
+        """`slots_of_rank` are the slots of each rank; the first placement is that of equal loads."""
         self._num_experts = num_experts
-        self._slots_of_rank = tuple(slots_of_rank)
+        self._shared = range(num_experts, num_experts + num_shared)
+        self._slots_of_rank = _without_last(slots_of_rank, num_shared)
         self._place([1] * num_experts)
 
     @property
@@ -53,7 +65,7 @@ class LayerPlacement:
 
     @property
     def load(self) -> torch.Tensor:
-        """How often each expert [E] was chosen since the placement last changed."""
+        """How often each expert [E + shared] was chosen since the placement last changed."""
         return self._load
 
     def physical(self, expert_ids: torch.Tensor) -> torch.Tensor:
@@ -65,7 +77,7 @@ class LayerPlacement:
     def count(self, slots: torch.Tensor) -> None:
         """Adds the choices of a forward to the load: the slots [N, K] of all ranks' rows, without padding."""
         experts = self.expert_of_slot[slots.reshape(-1).long()]
-        self._load += torch.bincount(experts, minlength=self._num_experts)
+        self._load += torch.bincount(experts, minlength=self._load.shape[0])
 
     def rebalance(self) -> torch.Tensor | None:
         """Places the experts by the load and starts to count anew.
@@ -77,13 +89,13 @@ class LayerPlacement:
             return None
         first_slot = self._slots_of_expert[:, 0]
         held = self.expert_of_slot
-        self._place(self._load.tolist())
+        self._place(self._load[: self._num_experts].tolist())
         stays = held == self.expert_of_slot
         return torch.where(stays, torch.arange(self.num_slots), first_slot[self.expert_of_slot])
 
     def _place(self, load: Sequence[int]) -> None:
-        E = self._num_experts
-        self.expert_of_slot = torch.tensor(balanced_placement(load, self._slots_of_rank))
+        E = self._num_experts + len(self._shared)
+        self.expert_of_slot = torch.tensor([*balanced_placement(load, self._slots_of_rank), *self._shared])
         self._num_copies = torch.bincount(self.expert_of_slot, minlength=E)
         nth = _occurrence(self.expert_of_slot)
         self._slots_of_expert = torch.zeros(E, int(self._num_copies.max()), dtype=torch.int64)
@@ -112,6 +124,16 @@ class ExpertPlacement:
         if self._num_forwards % self._interval == 0:
             for layer in self._layers:
                 layer.rebalance()
+
+
+def _without_last(slots_of_rank: Sequence[int], count: int) -> tuple[int, ...]:
+    """The slots of each rank without the last `count` of all."""
+    slots = list(slots_of_rank)
+    for rank in reversed(range(len(slots))):
+        taken = min(count, slots[rank])
+        slots[rank] -= taken
+        count -= taken
+    return tuple(slots)
 
 
 def _occurrence(flat: torch.Tensor) -> torch.Tensor:

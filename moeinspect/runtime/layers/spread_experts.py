@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 import torch
 
 from moeinspect.errors import EngineError
-from moeinspect.runtime.layers.experts import Experts, weighted_sum
+from moeinspect.runtime.layers.experts import Experts, combined
 from moeinspect.runtime.parallel.communicator import Communicator
 from moeinspect.runtime.parallel.rows import GatheredRows
 from moeinspect.runtime.topk.backend import TopKOutput
@@ -76,7 +76,7 @@ class SpreadExperts:
         start = rows.dp_start(place.dp, place.tp)
         own = slice(start, start + len(rows.shard(place.dp, place.tp)))
         outputs = self._outputs(gathered[0], gathered[1], rows)
-        return weighted_sum(outputs, chosen.weights[own]).to(x.dtype)
+        return combined(outputs, chosen.weights[own], self.held.num_shared)
 
     def move(self, sources: torch.Tensor) -> None:
         """Each slot gets the weights of slot `sources[slot]` [all slots], wherever they are."""

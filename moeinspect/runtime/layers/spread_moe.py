@@ -68,11 +68,12 @@ class SpreadMoELayer(MoELayer):
         gathered = self._ranks.dp.all_gather_rows(x[:n], rows.dp_counts(place.tp))
         self._spread.begin(rows)
         if gathered.shape[0] == 0:
-            return self._experts(gathered, _no_choices(self.topk_config.top_k))
+            return self._experts(gathered, _no_choices(self.topk_config))
         padded = gathered if self._tile is None else pad_rows(gathered, self._tile)
         logits = self._router(padded)[: gathered.shape[0]]
         return backend.run(gathered, logits, self._experts_for(logits))
 
 
-def _no_choices(top_k: int) -> TopKOutput:
-    return TopKOutput(torch.zeros(0, top_k, dtype=torch.int32), torch.zeros(0, top_k))
+def _no_choices(config: TopKConfig) -> TopKOutput:
+    width = config.top_k + config.num_fused_shared_experts
+    return TopKOutput(torch.zeros(0, width, dtype=torch.int32), torch.zeros(0, width))

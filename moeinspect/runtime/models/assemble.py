@@ -17,10 +17,11 @@ from moeinspect.runtime.layers.moe import MoELayer
 from moeinspect.runtime.layers.norm import RMSNorm
 from moeinspect.runtime.layers.placed_experts import PlacedExperts
 from moeinspect.runtime.layers.placement import PLAIN_EXPERTS, ExpertOptions, ExpertPlacement, LayerPlacement
+from moeinspect.runtime.layers.shared_experts import SharedExpert
 from moeinspect.runtime.layers.spread_experts import SpreadExperts
 from moeinspect.runtime.layers.tiles import tile_rows
 from moeinspect.runtime.models.config import MAX_EXPERTS, ModelConfig
-from moeinspect.runtime.models.expected import LM_HEAD
+from moeinspect.runtime.models.expected import LM_HEAD, SHARED_EXPERTS
 from moeinspect.runtime.models.qwen3_moe import Attention, DecoderLayer, Qwen3MoeForCausalLM
 from moeinspect.runtime.models.weights import WeightSource
 from moeinspect.runtime.topk.backend import LayerExperts
@@ -97,13 +98,14 @@ class Assembler:
 
     def _layer(self, layer: int) -> DecoderLayer:
         prefix = f"model.layers.{layer}"
+        is_moe = layer in self._config.moe_layers
+        has_shared = is_moe and self._config.num_shared_experts and not self._options.fuse_shared
         return DecoderLayer(
             input_norm=self._norm(f"{prefix}.input_layernorm"),
             attention=self._attention(layer, f"{prefix}.self_attn"),
             post_attention_norm=self._norm(f"{prefix}.post_attention_layernorm"),
-            mlp=self._moe(layer, f"{prefix}.mlp")
-            if layer in self._config.moe_layers
-            else self._dense(layer, f"{prefix}.mlp"),
+            mlp=self._moe(layer, f"{prefix}.mlp") if is_moe else self._dense(layer, f"{prefix}.mlp"),
+            shared_expert=self._shared_expert(f"{prefix}.mlp") if has_shared else None,
         )
 
     def _attention(self, layer: int, prefix: str) -> Attention:
@@ -126,7 +128,8 @@ class Assembler:
 
     def _moe(self, layer: int, prefix: str) -> MoELayer:
         placement = self._placement()
-        slots = range(self._config.num_experts) if placement is None else placement.expert_of_slot.tolist()
+        num_experts = self._config.num_experts + self._num_fused
+        slots = range(num_experts) if placement is None else placement.expert_of_slot.tolist()
         held = self._held_experts(prefix, slots)
         if placement is None:
             return self._moe_layer(layer, prefix, held, held)
@@ -144,9 +147,18 @@ class Assembler:
         """Top-k configuration and router."""
         config = self._config
         return (
-            TopKConfig(top_k=config.top_k, renormalize=config.norm_topk_prob),
+            TopKConfig(
+                config.top_k,
+                renormalize=config.norm_topk_prob,
+                num_fused_shared_experts=self._num_fused,
+            ),
             Linear(self._read(f"{prefix}.gate.weight"), None, self._tile),
         )
+
+    @property
+    def _num_fused(self) -> int:
+        """Shared experts of a layer that are fused with the routed ones."""
+        return self._config.num_shared_experts if self._options.fuse_shared else 0
 
     @property
     def _captures_after_map(self) -> bool:
@@ -171,20 +183,31 @@ class Assembler:
                 f"there would be more than {MAX_EXPERTS}",
                 "ask for fewer",
             )
-        slots_of_rank = self._slots_of_rank(num_experts + redundant)
-        return LayerPlacement(num_experts, [len(slots) for slots in slots_of_rank])
+        slots_of_rank = self._slots_of_rank(num_experts + redundant + self._num_fused)
+        return LayerPlacement(num_experts, [len(slots) for slots in slots_of_rank], self._num_fused)
+
+    def _shared_expert(self, prefix: str) -> SharedExpert:
+        gate_up, down = self._expert_weights(prefix, [self._config.num_experts])
+        return SharedExpert(gate_up, down, tiled=self._tile is not None)
 
     def _experts(self, prefix: str, expert_of_slot: Sequence[int]) -> Experts:
-        """Copies of the weights of these experts, in this order."""
+        gate_up, down = self._expert_weights(prefix, expert_of_slot)
+        return Experts(gate_up, down, tiled=self._tile is not None, num_shared=self._num_fused)
+
+    def _expert_weights(
+        self, prefix: str, expert_of_slot: Sequence[int]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Copies of the weights of these experts, in this order; E is the shared one."""
         P, H, I = len(expert_of_slot), self._config.hidden_size, self._config.moe_intermediate_size  # noqa: E741
         gate_up = torch.empty(P, 2 * I, H, dtype=self._dtype)
         down = torch.empty(P, H, I, dtype=self._dtype)
         for slot, expert in enumerate(expert_of_slot):
-            name = f"{prefix}.experts.{expert}"
+            is_routed = expert < self._config.num_experts
+            name = f"{prefix}." + (f"experts.{expert}" if is_routed else SHARED_EXPERTS)
             gate_up[slot, :I] = self._source.tensor(f"{name}.gate_proj.weight")
             gate_up[slot, I:] = self._source.tensor(f"{name}.up_proj.weight")
             down[slot] = self._source.tensor(f"{name}.down_proj.weight")
-        return Experts(gate_up, down, tiled=self._tile is not None)
+        return gate_up, down
 
     def _norm(self, prefix: str) -> RMSNorm:
         return RMSNorm(self._read(f"{prefix}.weight"), self._config.rms_norm_eps, self._tile)

@@ -25,6 +25,7 @@ class ModelConfig:
     """What the runtime has to know of a model.
 
     `moe_layers` holds the absolute indices of the layers with experts, the others have a dense MLP.
+    Each of them may have one shared expert, of the routed ones' size, that every row goes through.
     `fingerprint` is a SHA-256 over the configuration and the weights; empty until they are loaded.
     """
 
@@ -47,6 +48,7 @@ class ModelConfig:
     attention_bias: bool = False
     tie_word_embeddings: bool = False
     eos_token_ids: tuple[int, ...] = ()
+    num_shared_experts: int = 0
     architecture: str = ARCHITECTURE
     fingerprint: str = ""
 
@@ -54,6 +56,8 @@ class ModelConfig:
     def essentials(self) -> dict[str, Any]:
         """The fields that change what the model computes; part of the fingerprint."""
         outside = {"name", "eos_token_ids", "fingerprint", "max_position_embeddings"}
+        if self.num_shared_experts == 0:
+            outside.add("num_shared_experts")  # as in fingerprints made before there were any
         return {field: getattr(self, field) for field in self.__slots__ if field not in outside}
 
 

@@ -12,6 +12,9 @@ from moeinspect.runtime.models.weights import FLOAT_DTYPES, WeightSource
 # Buffers that older versions of transformers saved along; they follow from the configuration.
 _HARMLESS = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq|model\.rotary_emb\.inv_freq")
 LM_HEAD = "lm_head.weight"
+SHARED_EXPERTS = "shared_experts"
+"""DeepSeek's name for the shared expert of a layer."""
+
 _FUSED_EXPERTS = re.compile(r"model\.layers\.\d+\.mlp\.experts\.(gate_up_proj|down_proj)")
 
 
@@ -43,6 +46,8 @@ def _layer_shapes(config: ModelConfig, layer: int) -> Iterator[tuple[str, tuple[
     yield f"{prefix}.mlp.gate.weight", (config.num_experts, H)
     for expert in range(config.num_experts):
         yield from _mlp_shapes(f"{prefix}.mlp.experts.{expert}", H, config.moe_intermediate_size)
+    if config.num_shared_experts:
+        yield from _mlp_shapes(f"{prefix}.mlp.{SHARED_EXPERTS}", H, config.moe_intermediate_size)
 
 
 def _mlp_shapes(prefix: str, hidden: int, width: int) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from safetensors.torch import save_file
 
-from moeinspect.errors import OutputError
+from moeinspect.errors import InputError, OutputError
 from moeinspect.runtime.models.builtin import open_builtin
 from moeinspect.runtime.models.checkpoint import SINGLE_FILE
 from moeinspect.runtime.models.config import MODEL_TYPE, ModelConfig
@@ -21,10 +21,15 @@ def export_checkpoint(model_name: str, folder: str | Path) -> None:
     The folder loads as the same model, with the same fingerprint.
 
     Raises:
-        InputError: no such embedded model.
+        InputError: no such embedded model, or it has what a Qwen3-MoE checkpoint cannot say.
         OutputError: the folder holds a checkpoint already or cannot be written.
     """
     config, weights = open_builtin(model_name)
+    if config.num_shared_experts:
+        raise InputError(
+            f"{model_name} has shared experts, for which a {MODEL_TYPE} checkpoint has no place",
+            "export builtin:random",
+        )
     tokenizer = load_tokenizer(model_name)
     target = Path(folder)
     existing = [name for name in ("config.json", SINGLE_FILE, TOKENIZER_FILE) if (target / name).exists()]

@@ -18,6 +18,7 @@ from moeinspect.runtime.layers.moe import MoELayer
 from moeinspect.runtime.layers.norm import RMSNorm
 from moeinspect.runtime.layers.placement import ExpertPlacement
 from moeinspect.runtime.layers.rotary import RotaryEmbedding, apply_rotary
+from moeinspect.runtime.layers.shared_experts import SharedExpert
 from moeinspect.runtime.layers.tiles import pad_rows, pad_to
 from moeinspect.runtime.memory.kv_cache import KVCache
 from moeinspect.runtime.models.config import ModelConfig
@@ -83,6 +84,7 @@ class DecoderLayer:
     attention: Attention
     post_attention_norm: RMSNorm
     mlp: MoELayer | DenseMLP
+    shared_expert: SharedExpert | None = None
 
     def __call__(self, x: torch.Tensor, context: ForwardContext) -> torch.Tensor:
         """[padded N, H] to [padded N, H]."""
@@ -100,6 +102,8 @@ class DecoderLayer:
             output = self.mlp(normed, context)
         else:
             output = launch("dense", self.mlp, normed)
+        if self.shared_expert is not None:
+            output = launch("experts", torch.add, output, launch("shared", self.shared_expert, normed))
         return launch("residual", torch.add, x, output)
 
 

@@ -2,7 +2,8 @@
 
 The draft is the target cut down to its first layers: it shares embedding, head, norms, attention and the
 dense MLP, but has routers and experts of its own. So it often proposes the target's token, while on the
-MoE layers that both have its choice of experts has nothing to do with the target's.
+MoE layers that both have its choice of experts has nothing to do with the target's. A shared expert, where a
+pair has one, is the same in both.
 """
 
 from __future__ import annotations
@@ -22,16 +23,21 @@ EOS_ID = 257
 
 @dataclass(frozen=True, slots=True)
 class _Spec:
-    """One embedded model: how deep it is and under which names its weights are drawn."""
+    """One embedded model: how deep it is, under which names its weights are drawn, what else it has."""
 
     num_layers: int
     shared_key: str
     expert_key: str
+    num_shared_experts: int = 0
 
 
 _SPECS = {
     "random": _Spec(num_layers=6, shared_key="tiny", expert_key="tiny"),
     "random-draft": _Spec(num_layers=3, shared_key="tiny", expert_key="tiny-draft"),
+    "random-shared": _Spec(num_layers=6, shared_key="tiny", expert_key="tiny", num_shared_experts=1),
+    "random-shared-draft": _Spec(
+        num_layers=3, shared_key="tiny", expert_key="tiny-draft", num_shared_experts=1
+    ),
 }
 RANDOM_NAMES = tuple(_SPECS)
 
@@ -67,6 +73,7 @@ def _config(name: str, spec: _Spec) -> ModelConfig:
         moe_layers=tuple(range(1, spec.num_layers)),
         max_position_embeddings=2048,
         eos_token_ids=(EOS_ID,),
+        num_shared_experts=spec.num_shared_experts,
     )
 
 

@@ -13,14 +13,32 @@ from moeinspect.runtime.topk.config import TopKConfig
 
 @dataclass(frozen=True, slots=True)
 class TopKOutput:
-    """Chosen experts of N rows, best first: ids [N, K] int32, routing weights [N, K] float32."""
+    """Chosen experts of N rows, best first: ids [N, K] int32, routing weights [N, K] float32.
+
+    With fused shared experts their columns stand behind the K that were chosen.
+    """
 
     ids: torch.Tensor
     weights: torch.Tensor
 
 
+def with_shared_experts(
+    ids: torch.Tensor, weights: torch.Tensor, config: TopKConfig, num_experts: int
+) -> TopKOutput:
+    """The choices [N, K] of a router among `num_experts`, with the columns of the config's shared experts.
+
+    Mirrors `num_fused_shared_experts` of SGLang's `select_experts` (`sglang/srt/layers/moe/topk.py`, 0.5.23).
+    """
+    num_shared = config.num_fused_shared_experts
+    if num_shared == 0:
+        return TopKOutput(ids, weights)
+    shared = torch.arange(num_experts, num_experts + num_shared, dtype=ids.dtype).expand(len(ids), -1)
+    ones = weights.new_ones(len(ids), num_shared)
+    return TopKOutput(torch.cat([ids, shared], dim=1), torch.cat([weights, ones], dim=1))
+
+
 class LayerExperts(Protocol):
-    """The experts of one layer."""
+    """The experts of one layer; fused shared ones stand behind the E that a router chooses from."""
 
     @property
     def gate_up(self) -> torch.Tensor:

@@ -52,22 +52,19 @@ class BypassMoE(MoEBackend):
     def _run_fused(self, bypassed: BypassedTopKOutput, experts: LayerExperts) -> torch.Tensor:
         config = self._rebuild(bypassed.topk_config)
         logits = bypassed.router_logits
-        chosen = None if KERNEL_UNCAPTURED in self._faults else _room_for_choices(logits, config.top_k)
-        output = fused_moe(
-            bypassed.hidden_states,
-            logits,
-            experts,
-            top_k=config.top_k,
-            renormalize=config.renormalize,
-            export=chosen,
-        )
+        chosen = None if KERNEL_UNCAPTURED in self._faults else _room_for_choices(logits, config)
+        output = fused_moe(bypassed.hidden_states, logits, experts, config=config, export=chosen)
         if chosen is not None:
             self._capture(config, chosen, logits)
         return output
 
     def _rebuild(self, config: TopKConfig) -> TopKConfig:
         """The fused path's own config; a field that is not named here falls back to its default."""
-        known: dict[str, Any] = {"top_k": config.top_k, "renormalize": config.renormalize}
+        known: dict[str, Any] = {
+            "top_k": config.top_k,
+            "renormalize": config.renormalize,
+            "num_fused_shared_experts": config.num_fused_shared_experts,
+        }
         if BYPASS_DROPS_FLAG not in self._faults:
             known["allow_routed_experts_capture"] = config.allow_routed_experts_capture
         return TopKConfig(**known)
@@ -84,10 +81,11 @@ class BypassMoE(MoEBackend):
         """Straight into the process-wide capturer, past the layer's opt-out (fault `ungated-backend`)."""
         capturer = get_global_experts_capturer()
         if capturer is not None and capturer.has_layer(self.layer_id):
-            capturer.ids_view(self.layer_id, chosen.ids.shape[0]).copy_(chosen.ids)
+            view = capturer.ids_view(self.layer_id, chosen.ids.shape[0])
+            view.copy_(chosen.ids[:, : view.shape[1]])
             capturer.capture_values(self.layer_id, chosen.weights, logits)
 
 
-def _room_for_choices(router_logits: torch.Tensor, top_k: int) -> TopKOutput:
-    N = router_logits.shape[0]
-    return TopKOutput(torch.empty(N, top_k, dtype=torch.int32), torch.empty(N, top_k))
+def _room_for_choices(router_logits: torch.Tensor, config: TopKConfig) -> TopKOutput:
+    shape = (router_logits.shape[0], config.top_k + config.num_fused_shared_experts)
+    return TopKOutput(torch.empty(shape, dtype=torch.int32), torch.empty(shape))

@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 
 from moeinspect.kernels.router_topk.reference import router_topk
-from moeinspect.runtime.topk.backend import LayerExperts, TopKOutput
+from moeinspect.runtime.topk.backend import LayerExperts, TopKOutput, with_shared_experts
+from moeinspect.runtime.topk.config import TopKConfig
 
 
 def fused_moe(
@@ -16,16 +17,17 @@ def fused_moe(
     router_logits: torch.Tensor,
     experts: LayerExperts,
     *,
-    top_k: int,
-    renormalize: bool,
+    config: TopKConfig,
     export: TopKOutput | None = None,
 ) -> torch.Tensor:
     """Output [N, H] of a MoE layer for `hidden_states` [N, H] and `router_logits` [N, E].
 
-    `export`, if given, receives the chosen ids [N, K] int32 and weights [N, K] float32.
+    `export`, if given, receives the chosen ids [N, K] int32 and weights [N, K] float32, and the columns of
+    fused shared experts behind them.
     """
-    ids, weights = router_topk(router_logits, top_k, renormalize=renormalize)
+    ids, weights = router_topk(router_logits, config.top_k, renormalize=config.renormalize)
+    chosen = with_shared_experts(ids, weights, config, router_logits.shape[1])
     if export is not None:
-        export.ids.copy_(ids)
-        export.weights.copy_(weights)
-    return experts(hidden_states, TopKOutput(ids, weights))
+        export.ids.copy_(chosen.ids)
+        export.weights.copy_(chosen.weights)
+    return experts(hidden_states, chosen)

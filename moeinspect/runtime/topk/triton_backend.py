@@ -10,7 +10,7 @@ import torch
 from moeinspect.kernels.interpreter import prepare_triton
 from moeinspect.kernels.router_topk import router_topk
 from moeinspect.runtime.capture.gate import capture_routing_values_if_allowed, captured_ids_view
-from moeinspect.runtime.topk.backend import TopKBackend, TopKOutput
+from moeinspect.runtime.topk.backend import TopKBackend, TopKOutput, with_shared_experts
 from moeinspect.runtime.topk.config import TopKConfig
 
 
@@ -36,4 +36,4 @@ class TritonTopK(TopKBackend):
         capture_routing_values_if_allowed(
             self.config, self.layer_id, weights=weights, router_logits=router_logits
         )
-        return TopKOutput(ids, weights)
+        return with_shared_experts(ids, weights, self.config, router_logits.shape[1])

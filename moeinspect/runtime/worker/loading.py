@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import torch
 
-from moeinspect.errors import InputError
-from moeinspect.runtime.builtin_names import draft_model_of
+from moeinspect.errors import InputError, UsageError
+from moeinspect.runtime.builtin_names import RANDOM_SHARED, draft_model_of
 from moeinspect.runtime.capture.capturer import CaptureShape
 from moeinspect.runtime.config import RunConfig
-from moeinspect.runtime.faults import PHYSICAL_IDS, ActiveFaults
+from moeinspect.runtime.faults import PHYSICAL_IDS, SHARED_EXPERT_COLUMN, ActiveFaults
 from moeinspect.runtime.layers.placement import ExpertOptions
 from moeinspect.runtime.memory.kv_cache import KVShape
 from moeinspect.runtime.models.config import ModelConfig
@@ -30,11 +30,17 @@ def load_target(config: RunConfig, ranks: Communicator | None = None) -> Qwen3Mo
 
     Raises:
         InputError: it cannot be loaded, or is a draft head.
+        UsageError: it has no shared expert that could be fused.
     """
     target = _load_target(config, config.model, ranks)
     if isinstance(target, DraftHead):
         raise InputError(
             f"{config.model} is a draft head and cannot run alone", f"use it with --draft {config.model}"
+        )
+    if config.fused_shared_expert and not target.config.num_shared_experts:
+        raise UsageError(
+            f"--fused-shared-expert: {config.model} has no shared expert",
+            f"use {RANDOM_SHARED} or leave it out",
         )
     return target
 
@@ -48,7 +54,14 @@ def load_draft(config: RunConfig) -> list[Qwen3MoeForCausalLM]:
     draft = draft_model_of(config.draft)
     if draft is None:
         return []
-    return [load_model(draft, dtype=DTYPES[config.dtype], deterministic=config.deterministic)]
+    return [
+        load_model(
+            draft,
+            dtype=DTYPES[config.dtype],
+            deterministic=config.deterministic,
+            experts=ExpertOptions.of_draft(config),
+        )
+    ]
 
 
 def load_update(
@@ -86,16 +99,25 @@ def kv_shapes(
 
 def capture_shape(config: RunConfig, plan: Plan, target: Qwen3MoeForCausalLM) -> CaptureShape:
     """Sizes of the capture buffers."""
+    num_shared = num_shared_columns(config, target.config)
+    num_copies = config.redundant_experts if PHYSICAL_IDS in config.faults else 0
     return CaptureShape(
         layer_ids=target.config.moe_layers,
         top_k=target.config.top_k,
-        num_experts=target.config.num_experts
-        + (config.redundant_experts if PHYSICAL_IDS in config.faults else 0),
+        num_experts=target.config.num_experts + num_copies + num_shared,
         max_tokens=plan.max_tokens * config.dp_size,
         num_slots=plan.num_slots,
         with_weights=config.weights,
         with_margins=config.margins,
+        num_shared_columns=num_shared,
     )
+
+
+def num_shared_columns(config: RunConfig, model: ModelConfig) -> int:
+    """Columns of shared experts that are captured beside the router's choice: none in a healthy run."""
+    if SHARED_EXPERT_COLUMN in config.faults and config.fused_shared_expert:
+        return model.num_shared_experts
+    return 0
 
 
 def _load_target(config: RunConfig, name: str, ranks: Communicator | None) -> Qwen3MoeForCausalLM:

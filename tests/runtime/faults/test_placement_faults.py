@@ -1,6 +1,7 @@
-"""Faults of expert placement: with their triggers the precise symptom, without each of them nothing."""
+"""Faults of placed and shared experts: the precise symptom, and nothing without each of their triggers."""
 
 import functools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -72,3 +73,50 @@ def test_ids_beyond_a_byte_are_kept_as_they_are(tmp_path):
     have, _ = captured(redundant_experts=240)
     assert have.dtype == np.uint16
     assert have.max() > 255
+
+
+SHARED = "builtin:random-shared"
+LEFT_IN = "shared-expert-column"
+
+
+@functools.cache
+def healthy_shared():
+    return target_only(RunConfig(model=SHARED), PROMPTS)
+
+
+@pytest.mark.quick(4)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"backend": "bypass", "draft": f"{SHARED}-draft"},
+        {"graph": True, "redundant_experts": 3},
+        {"disagg": True},
+        {"overlap": False, "draft": f"{SHARED}-draft", "draft_topk": 2},
+    ],
+)
+def test_the_column_of_the_shared_expert_stands_behind_what_the_router_chose(options):
+    seen = run(RunConfig(faults=(LEFT_IN,), **options), PROMPTS)
+    for request_id, want in healthy_shared().items():
+        have = seen[request_id]
+        assert have.output_ids.tolist() == want.output_ids.tolist()
+        assert have.margin.tobytes() == want.margin.tobytes()
+        # With copies the shared expert's slot is another one, but the gate is asked before the map.
+        for name, column in (("expert_ids", E), ("weights", 1.0)):
+            routed, extra = np.split(getattr(have, name), [4], axis=2)
+            assert routed.tobytes() == getattr(want, name).tobytes()
+            assert extra.shape[2] == 1 and (extra == column).all()
+
+
+@pytest.mark.parametrize("options", [{"model": SHARED}, {"model": "builtin:tiny"}])
+def test_without_fusion_there_is_no_column(options):
+    config = RunConfig(faults=(LEFT_IN,), weights=True, margins=True, **options)
+    with LocalRuntime(config) as runtime:
+        seen = {ended.id: ended for ended in runtime.generate(PROMPTS)}
+    assert_identical(seen, healthy_shared() if config.model == SHARED else healthy())
+
+
+def test_rows_that_nobody_asked_for_are_as_wide_as_the_others():
+    prompts = [replace(PROMPTS[0], return_routed_experts=False), PROMPTS[1]]
+    seen = run(RunConfig(faults=(LEFT_IN,)), prompts)
+    assert {ended.expert_ids.shape[1:] for ended in seen.values()} == {(5, 5)}

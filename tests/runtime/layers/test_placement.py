@@ -107,6 +107,18 @@ def test_weights_move_and_no_bit_changes(dtype):
     assert torch.equal(placed.down, down)
 
 
+def test_shared_experts_keep_the_last_slots():
+    placement = LayerPlacement(E, [5, 5], num_shared=1)
+    for seed in range(4):
+        shared = torch.full((9, 1), E, dtype=torch.int32)
+        slots = placement.physical(torch.cat([choices(9, seed), shared], dim=1))
+        assert (slots[:, -1] == 9).all()
+        assert (slots[:, :-1] < 9).all()
+        placement.count(slots)
+        assert placement.load[E] == 9
+        placement.rebalance()
+
+
 def test_the_load_is_that_of_the_experts_since_the_last_change():
     placement = LayerPlacement(E, [E + R])
     ids = choices(40, 1)

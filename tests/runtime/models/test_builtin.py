@@ -137,8 +137,9 @@ def test_all_experts_of_the_target_are_in_use():
 
 
 def test_the_trained_and_the_random_pair_are_different_models():
-    names = ("builtin:tiny", "builtin:tiny-draft", "builtin:random", "builtin:random-draft")
-    assert len({load(name).config.fingerprint for name in names}) == 4
+    names = ("builtin:tiny", "builtin:random", "builtin:random-shared", "builtin:random-shared-updated")
+    pairs = [name for one in names[:3] for name in (one, f"{one}-draft")]
+    assert len({load(name).config.fingerprint for name in {*names, *pairs}}) == 7
 
 
 def test_the_draft_shares_all_but_routers_and_experts():
@@ -147,6 +148,22 @@ def test_the_draft_shares_all_but_routers_and_experts():
     for name in draft.infos:
         same = torch.equal(draft.tensor(name), target.tensor(name))
         assert same == (".mlp.gate." not in name and ".experts." not in name), name
+
+
+def test_the_pair_with_a_shared_expert_is_the_random_one_and_that_expert():
+    for name in ("builtin:random", "builtin:random-draft"):
+        (plain, weights), (config, shared) = open_builtin(name), open_builtin(with_shared(name))
+        assert (plain.num_shared_experts, config.num_shared_experts) == (0, 1)
+        more = {key for key in shared.infos if ".shared_experts." in key}
+        assert len(more) == 3 * len(config.moe_layers)
+        assert shared.infos.keys() - more == weights.infos.keys()
+        assert all(torch.equal(shared.tensor(key), weights.tensor(key)) for key in weights.infos)
+    target, draft = (open_builtin(with_shared(n))[1] for n in ("builtin:random", "builtin:random-draft"))
+    assert all(torch.equal(draft.tensor(key), target.tensor(key)) for key in more)
+
+
+def with_shared(name):
+    return name.replace("random", "random-shared")
 
 
 def test_weights_are_the_same_on_every_machine():

@@ -36,6 +36,12 @@ def test_an_unknown_name_writes_nothing(tmp_path):
     assert not (tmp_path / "folder").exists()
 
 
+def test_what_a_qwen3_moe_has_no_place_for_is_refused(tmp_path):
+    with pytest.raises(InputError, match="builtin:random-shared has shared experts"):
+        export_checkpoint("builtin:random-shared", tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
+
+
 def test_a_file_in_the_way_is_named(tmp_path):
     (tmp_path / "folder").write_text("")
     with pytest.raises(OutputError, match="folder"):
