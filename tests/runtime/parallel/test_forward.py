@@ -20,6 +20,8 @@ SERVINGS = {
     "graphs": ((2, 2, 1), Serving(graph=True)),
     "stages-of-graphs": ((1, 2, 2), Serving(graph=True, kept_layers=(6,))),
     "redundant": ((2, 2, 1), Serving(experts=ExpertOptions(redundant=5, rebalance_interval=2))),
+    "shared": ((1, 2, 1), Serving("builtin:random-shared", dtype=BF16)),
+    "fused": ((2, 2, 1), Serving("builtin:random-shared", graph=True, experts=ExpertOptions(5, 2, True))),
 }
 
 
