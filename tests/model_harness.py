@@ -65,8 +65,8 @@ class RoutingProbe:
     def _watch(self, layer):
         select = layer._topk.select
 
-        def probed(router_logits):
-            chosen = select(router_logits)
+        def probed(router_logits, *token_ids):
+            chosen = select(router_logits, *token_ids)
             self._last[layer.layer_id] = (chosen.ids, chosen.weights, router_logits.float())
             return chosen
 

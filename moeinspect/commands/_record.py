@@ -35,6 +35,7 @@ def run_info(
     requests: Iterable[PromptRequest],
     baseline_of: str,
     weight_fingerprints: Sequence[str] = (),
+    hash_layers: Sequence[int] = (),
 ) -> RunInfo:
     """The attributes of the trace's root; `complete` is the writer's to set.
 
@@ -49,7 +50,7 @@ def run_info(
         engine_version=__version__,
         machine_key=machine_key,
         deterministic=config.deterministic,
-        run_config=recorded_config(asked, config, requests, weight_fingerprints),
+        run_config=recorded_config(asked, config, requests, weight_fingerprints, hash_layers),
         injected_faults=config.faults,
         baseline_of=baseline_of,
     )
@@ -60,13 +61,14 @@ def recorded_config(
     config: RunConfig,
     requests: Iterable[PromptRequest],
     weight_fingerprints: Sequence[str] = (),
+    hash_layers: Sequence[int] = (),
 ) -> dict[str, Any]:
     """Every resolved option, never the faults, and what the requests brought along.
 
     `automatic` names options that the run chose a value for, since they were not given,
     `weight_fingerprints` tells the weights of `/weight_versions` apart, `request_seeds` holds the seeds by
     id of requests that name one, `not_opted_in` id and sample of those that do not ask for their routed
-    experts. What does not apply is left out.
+    experts, `hash_layers` the model's hash-routed layers. What does not apply is left out.
     """
     requests = list(requests)
     options = asdict(config)
@@ -80,6 +82,7 @@ def recorded_config(
     options |= {"automatic": automatic} if automatic else {}
     options |= {"request_seeds": seeds} if seeds else {}
     options |= {"not_opted_in": not_opted_in} if not_opted_in else {}
+    options |= {"hash_layers": list(hash_layers)} if hash_layers else {}
     return options
 
 

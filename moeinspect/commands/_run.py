@@ -104,6 +104,7 @@ def record(run: Run, console: Console) -> RunSummary:
             requests=requests,
             baseline_of=run.baseline_of,
             weight_fingerprints=runtime.weight_fingerprints,
+            hash_layers=runtime.model.hash_layers,
         )
         summary = RunSummary(run.output, model, runtime.config.faults)
         if not run.temporary:

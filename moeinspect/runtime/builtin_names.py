@@ -5,7 +5,10 @@ BUILTIN_PREFIX = "builtin:"
 RANDOM_SHARED = "builtin:random-shared"
 """The random target with a shared expert in each MoE layer."""
 
-EMBEDDED_TARGETS = ("builtin:tiny", "builtin:random", RANDOM_SHARED)
+RANDOM_HASH = "builtin:random-hash"
+"""The random target whose first MoE layers are hash-routed."""
+
+EMBEDDED_TARGETS = ("builtin:tiny", "builtin:random", RANDOM_SHARED, RANDOM_HASH)
 """Those that have a draft of their own and newer weights."""
 
 NGRAM = "ngram"

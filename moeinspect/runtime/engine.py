@@ -72,6 +72,7 @@ class LocalRuntime:
             top_k=width,
             moe_layers=target.moe_layers,
             vocab_size=target.vocab_size,
+            hash_layers=target.hash_layers,
         )
         self.weight_fingerprints = (
             target.fingerprint,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from moeinspect.runtime.builtin_names import RANDOM_SHARED
+from moeinspect.runtime.builtin_names import RANDOM_HASH, RANDOM_SHARED
 from moeinspect.runtime.traffic import CHUNK_SEAMS, MIXED_OPT_IN
 
 SKIP_FINALIZE_PREFILL = "skip-finalize-prefill"
@@ -37,6 +37,7 @@ PP_STAGE = "pp-stage"
 PHYSICAL_IDS = "physical-ids"
 SHARED_EXPERT_COLUMN = "shared-expert-column"
 INIT_ORDER = "init-order"
+HASH_LAYER_UNCAPTURED = "hash-layer-uncaptured"
 
 DRAFT_IS_CAPTURED = (DRAFT_CAPTURE, DRAFT_OPTOUT_LATE, BYPASS_DROPS_FLAG, UNGATED_BACKEND)
 """Faults under which a draft's choices are stored in the target's rows: both must choose as many experts."""
@@ -190,6 +191,12 @@ FAULTS: dict[str, Fault] = {
             INIT_ORDER,
             "vllm#33013",
             "the capturer is made after the layers were built: they never found one, and nothing is captured",
+        ),
+        Fault(
+            HASH_LAYER_UNCAPTURED,
+            "sglang#29040",
+            "the router of hash-routed layers never calls the capturer: these layers are zero",
+            {"model": RANDOM_HASH},
         ),
         Fault(
             PADDED_ROWS,

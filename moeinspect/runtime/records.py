@@ -52,6 +52,7 @@ class ModelSummary:
     top_k: int
     moe_layers: tuple[int, ...]
     vocab_size: int
+    hash_layers: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)

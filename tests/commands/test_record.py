@@ -61,7 +61,10 @@ def test_an_aborted_request_without_a_row_is_recorded():
 def test_seeds_and_opt_outs_of_requests_are_recorded_only_if_there_are_any():
     plain = PromptRequest("a", (1,), 4)
     seeded = [PromptRequest("b", (1,), 4, seed=7, sample=i, return_routed_experts=i != 1) for i in range(3)]
-    assert not {"request_seeds", "not_opted_in"} & recorded_config(RunConfig(), RunConfig(), [plain]).keys()
+    assert (
+        not {"request_seeds", "not_opted_in", "hash_layers"}
+        & recorded_config(RunConfig(), RunConfig(), [plain]).keys()
+    )
     faulty = RunConfig(faults=("no-merge",))
     config = recorded_config(faulty, faulty, [plain, *seeded])
     assert config["request_seeds"] == {"b": 7}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from moeinspect.analysis.requests import LOCAL
+from moeinspect.analysis.requests import LOCAL, is_imported
 from moeinspect.trace.schema import Origin, Trace
 
 EXPORTS_TOP_K = {"torch", "triton"}
@@ -33,6 +33,8 @@ class RunFacts:
     pp_size: int | None
     redundant_experts: int | None
     fused_shared_expert: bool | None
+    hash_layers: tuple[int, ...] | None
+    """Absolute indices of the hash-routed layers."""
 
 
 def run_facts(trace: Trace) -> RunFacts:
@@ -64,6 +66,7 @@ def run_facts(trace: Trace) -> RunFacts:
         pp_size=_count(config, "pp_size", "pipeline_parallel_size"),
         redundant_experts=_count(config, "redundant_experts", "ep_num_redundant_experts"),
         fused_shared_expert=_fused_shared_expert(config),
+        hash_layers=_hash_layers(trace),
     )
 
 
@@ -87,6 +90,14 @@ def _mixed_opt_in(trace: Trace) -> bool | None:
     if trace.run.engine != LOCAL and "not_opted_in" not in trace.run.run_config:
         return None
     return bool(trace.run.run_config.get("not_opted_in"))
+
+
+def _hash_layers(trace: Trace) -> tuple[int, ...] | None:
+    """The local runtime lists them, and nothing if the model has none."""
+    listed = trace.run.run_config.get("hash_layers", None if is_imported(trace) else ())
+    if not isinstance(listed, list | tuple) or not all(isinstance(layer, int) for layer in listed):
+        return None
+    return tuple(sorted(listed))
 
 
 def _host_tier(config: Mapping[str, Any]) -> bool | None:

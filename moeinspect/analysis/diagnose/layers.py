@@ -24,9 +24,12 @@ def diagnose_zero_layers(trace: Trace, findings: tuple[Finding, ...]) -> list[Di
         f"MoE {layers_text(layers)} are zero in every row of "
         f"{of_all(len(requests), len(trace.requests), 'request')}, the other layers are not"
     ]
+    facts = run_facts(trace)
+    if facts.hash_layers and layers == facts.hash_layers:
+        because.append("they are exactly the hash-routed layers of the model, whose router is one of its own")
+        return [diagnosis("hash-layer-uncaptured", 0.95, because, trace)]
     if not _is_one_block(trace, layers):
         return [diagnosis("unknown", 0.3, because, trace)]
-    facts = run_facts(trace)
     if facts.pp_size is not None and facts.pp_size > 1 and (stages := _whole_stages(trace, layers, facts)):
         because.append(
             f"the run had {facts.pp_size} pipeline stages, and these are all MoE layers of {stages}: "
@@ -45,10 +48,10 @@ def first_stage_has_no_moe(trace: Trace, facts: RunFacts) -> bool:
 def _by_place(trace: Trace, layers: tuple[int, ...], facts: RunFacts, because: list[str]) -> Diagnosis:
     causes = []
     is_first = layers[0] == min(trace.model.moe_layers)
-    if is_first:
+    if is_first and facts.hash_layers is None:
         because.append("they are the first MoE layers, which is where models have hash-routed ones")
         causes.append("hash-layer-uncaptured")
-    else:
+    elif not is_first:
         because.append("they are one contiguous block, as the layers of another pipeline stage are")
     seams_known = facts.pp_size == 1 or (facts.pp_size is not None and not is_imported(trace))
     if facts.pp_size == 1:

@@ -31,12 +31,17 @@ def router_topk(
     logits32 = logits.float()
     ranked = logits32.masked_fill(logits32.isnan(), torch.inf)
     ids = torch.sort(ranked, dim=-1, descending=True, stable=True).indices[:, :top_k]
-    weights = _softmax(logits32).gather(1, ids)
-    if renormalize:
-        weights = weights / _sum_in_order(weights)
     if capture is not None:
         capture.copy_(ids)
-    return ids.int(), weights.to(logits.dtype).float()
+    return ids.int(), weights_of(logits, ids, renormalize=renormalize)
+
+
+def weights_of(logits: torch.Tensor, ids: torch.Tensor, *, renormalize: bool) -> torch.Tensor:
+    """Weights [N, K] float32 of `ids` [N, K], ranked or not, from `logits` [N, E]; see `router_topk`."""
+    weights = _softmax(logits.float()).gather(1, ids.long())
+    if renormalize:
+        weights = weights / _sum_in_order(weights)
+    return weights.to(logits.dtype).float()
 
 
 def _softmax(logits32: torch.Tensor) -> torch.Tensor:

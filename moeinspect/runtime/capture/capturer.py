@@ -137,14 +137,20 @@ class RoutedExpertsCapturer:
         """Where the ids of the running forward's first `num_rows` rows go: [num_rows, K], strided."""
         return self.device_buffer.ids[:num_rows, self._column[layer_id]]
 
-    def capture_values(self, layer_id: int, weights: torch.Tensor, router_logits: torch.Tensor) -> None:
-        """Stores routing weights [n, K] and margins beside the ids, where the run asked for them."""
+    def capture_values(
+        self, layer_id: int, weights: torch.Tensor, router_logits: torch.Tensor | None
+    ) -> None:
+        """Stores routing weights [n, K] and margins beside the ids, where the run asked for them.
+
+        Without `router_logits` [n, E] nothing was ranked: the margin is +inf.
+        """
         n, column = weights.shape[0], self._column[layer_id]
         if self.device_buffer.weights is not None:
             view = self.device_buffer.weights[:n, column]
             view[:, : weights.shape[1]] = weights[:, : view.shape[1]]
         if self.device_buffer.margins is not None:
-            self.device_buffer.margins[:n, column] = logit_margin(router_logits, self.shape.top_k)
+            margins = torch.inf if router_logits is None else logit_margin(router_logits, self.shape.top_k)
+            self.device_buffer.margins[:n, column] = margins
 
     def separate_forward_buffer(self) -> CaptureBuffer:
         """A forward buffer beside the device buffer, the same in every forward."""

@@ -31,12 +31,13 @@ def capture_routed_experts_if_allowed(
     topk_ids: torch.Tensor,
     *,
     weights: torch.Tensor,
-    router_logits: torch.Tensor,
+    router_logits: torch.Tensor | None,
 ) -> None:
     """Captures the ids [n, K] of one layer of the running forward, unless the layer opted out.
 
-    Weights [n, K] and margins (from `router_logits` [n, E]) go along where the run records them. Columns of
-    fused shared experts behind the K are stripped: the buffers have no room for them.
+    Weights [n, K] and margins (from `router_logits` [n, E]; None: nothing was ranked, the margin is +inf) go
+    along where the run records them. Columns of fused shared experts behind the K are stripped: the buffers
+    have no room for them.
     """
     capturer = _capturer_for(config, layer_id)
     if capturer is not None:
@@ -52,7 +53,7 @@ def captured_ids_view(config: TopKConfig, layer_id: int, num_rows: int) -> torch
 
 
 def capture_routing_values_if_allowed(
-    config: TopKConfig, layer_id: int, *, weights: torch.Tensor, router_logits: torch.Tensor
+    config: TopKConfig, layer_id: int, *, weights: torch.Tensor, router_logits: torch.Tensor | None
 ) -> None:
     """Weights and margins behind the same gate, for backends that used `captured_ids_view`."""
     capturer = _capturer_for(config, layer_id)

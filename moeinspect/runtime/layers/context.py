@@ -38,15 +38,17 @@ class ForwardContext:
     """What all layers of one forward share; rows are padded to whole tiles.
 
     `cos` and `sin` [padded, 1, head_dim] are read by launches, the other fields inside kernels, so that a
-    replayed graph sees those of the batch it is replayed for. `num_rows` rows reach the routers: the real
-    ones. `gathered` says how the rows of all ranks stand in a forward over several; None while a graph is
-    captured. `plan` is None in the ordinary, not bit-exact mode. `input_hidden` [padded, H] is what a draft
-    head reads beside the tokens; `kept_hidden` collects hidden states [padded, H] that one asked for.
+    replayed graph sees those of the batch it is replayed for. `input_ids` [padded] are the rows' tokens, for
+    routers that go by them: in a graph its static buffer. `num_rows` rows reach the routers: the real ones.
+    `gathered` says how the rows of all ranks stand in a forward over several; None while a graph is captured.
+    `plan` is None in the ordinary, not bit-exact mode. `input_hidden` [padded, H] is what a draft head reads
+    beside the tokens; `kept_hidden` collects hidden states [padded, H] that one asked for.
     """
 
     kv: KVCache
     cos: torch.Tensor
     sin: torch.Tensor
+    input_ids: torch.Tensor
     batch: ForwardBatch
     plan: AttentionPlan | None
     num_rows: int

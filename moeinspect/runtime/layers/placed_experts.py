@@ -66,7 +66,7 @@ class CaptureAfterMap:
     experts: PlacedExperts
     config: TopKConfig
     layer_id: int
-    router_logits: torch.Tensor
+    router_logits: torch.Tensor | None
 
     @property
     def gate_up(self) -> torch.Tensor:

@@ -14,7 +14,7 @@ from moeinspect.runtime.layers.spread_experts import SpreadExperts
 from moeinspect.runtime.layers.tiles import pad_rows, pad_to
 from moeinspect.runtime.parallel.communicator import Communicator
 from moeinspect.runtime.parallel.rows import GatheredRows
-from moeinspect.runtime.topk.backend import LayerExperts, MoEBackend, TopKOutput
+from moeinspect.runtime.topk.backend import LayerExperts, MoEBackend, TokenRouter, TopKOutput
 from moeinspect.runtime.topk.config import TopKConfig
 
 
@@ -35,9 +35,12 @@ class SpreadMoELayer(MoELayer):
         spread: SpreadExperts,
         ranks: Communicator,
         tile: int | None,
+        hash_table: torch.Tensor | None = None,
         captures_after_map: bool = False,
     ) -> None:
-        super().__init__(layer_id, config, router, experts, captures_after_map=captures_after_map)
+        super().__init__(
+            layer_id, config, router, experts, hash_table=hash_table, captures_after_map=captures_after_map
+        )
         self._spread = spread
         self._ranks = ranks
         self._tile = tile
@@ -48,30 +51,47 @@ class SpreadMoELayer(MoELayer):
 
     def run_idle(self, rows: GatheredRows, nothing: torch.Tensor) -> None:
         """Takes part in the layer for the sake of other ranks' rows; `nothing` [0, H]."""
-        self._exchange(self._backend(), nothing, rows)
+        self._exchange(self._backend(), nothing, torch.zeros(0, dtype=torch.int64), rows)
 
-    def _backend(self) -> MoEBackend:
+    def _backend(self) -> MoEBackend | TokenRouter:
         if self._topk is None:
             raise EngineError(f"layer {self.layer_id}: the top-k backend was never initialised")
         return self._topk
 
-    def _launched(self, backend: MoEBackend, x: torch.Tensor, context: ForwardContext) -> torch.Tensor:
+    def _launched(
+        self, backend: MoEBackend | TokenRouter, x: torch.Tensor, context: ForwardContext
+    ) -> torch.Tensor:
         rows = context.gathered
         if rows is None:  # a graph is being captured: nobody else is there
             return torch.zeros_like(x)
-        return pad_to(self._exchange(backend, x, rows), x.shape[0])
+        return pad_to(self._exchange(backend, x, context.input_ids, rows), x.shape[0])
 
-    def _exchange(self, backend: MoEBackend, x: torch.Tensor, rows: GatheredRows) -> torch.Tensor:
-        """Outputs [n, H] for the n real rows of this rank's `x`."""
+    def _exchange(
+        self,
+        backend: MoEBackend | TokenRouter,
+        x: torch.Tensor,
+        token_ids: torch.Tensor,
+        rows: GatheredRows,
+    ) -> torch.Tensor:
+        """Outputs [n, H] for the n real rows of this rank's `x`, whose tokens `token_ids` holds."""
         place = self._ranks.place
         n = len(rows.shard(place.dp, place.tp))
-        gathered = self._ranks.dp.all_gather_rows(x[:n], rows.dp_counts(place.tp))
+        gathered, token_ids = self._gather(x[:n], token_ids[:n], rows.dp_counts(place.tp))
         self._spread.begin(rows)
         if gathered.shape[0] == 0:
             return self._experts(gathered, _no_choices(self.topk_config))
         padded = gathered if self._tile is None else pad_rows(gathered, self._tile)
         logits = self._router(padded)[: gathered.shape[0]]
-        return backend.run(gathered, logits, self._experts_for(logits))
+        return self._run_backend(backend, gathered, logits, token_ids)
+
+    def _gather(
+        self, x: torch.Tensor, token_ids: torch.Tensor, counts: list[int]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rows of all data-parallel ranks; their tokens only where the layer routes by them."""
+        if not self.routes_by_token:
+            return self._ranks.dp.all_gather_rows(x, counts), token_ids
+        x, token_ids = self._ranks.dp.all_gather_packed([x, token_ids], counts)
+        return x, token_ids
 
 
 def _no_choices(config: TopKConfig) -> TopKOutput:

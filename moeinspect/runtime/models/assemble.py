@@ -21,7 +21,7 @@ from moeinspect.runtime.layers.shared_experts import SharedExpert
 from moeinspect.runtime.layers.spread_experts import SpreadExperts
 from moeinspect.runtime.layers.tiles import tile_rows
 from moeinspect.runtime.models.config import MAX_EXPERTS, ModelConfig
-from moeinspect.runtime.models.expected import LM_HEAD, SHARED_EXPERTS
+from moeinspect.runtime.models.expected import HASH_TABLE, LM_HEAD, SHARED_EXPERTS
 from moeinspect.runtime.models.qwen3_moe import Attention, DecoderLayer, Qwen3MoeForCausalLM
 from moeinspect.runtime.models.weights import WeightSource
 from moeinspect.runtime.topk.backend import LayerExperts
@@ -141,7 +141,13 @@ class Assembler:
         self, layer: int, prefix: str, experts: LayerExperts, held: Experts | SpreadExperts
     ) -> MoELayer:
         """The layer whose backend sees `experts`, behind which are those that are `held`."""
-        return MoELayer(layer, *self._routing(prefix), experts, captures_after_map=self._captures_after_map)
+        return MoELayer(
+            layer,
+            *self._routing(prefix),
+            experts,
+            hash_table=self._hash_table(layer, prefix),
+            captures_after_map=self._captures_after_map,
+        )
 
     def _routing(self, prefix: str) -> tuple[TopKConfig, Linear]:
         """Top-k configuration and router."""
@@ -154,6 +160,19 @@ class Assembler:
             ),
             Linear(self._read(f"{prefix}.gate.weight"), None, self._tile),
         )
+
+    def _hash_table(self, layer: int, prefix: str) -> torch.Tensor | None:
+        """The experts [V, K] int32 of each token; None for a layer that ranks."""
+        if layer not in self._config.hash_layers:
+            return None
+        name, E = f"{prefix}.{HASH_TABLE}", self._config.num_experts
+        table = self._source.tensor(name).int()
+        if int(table.min()) < 0 or int(table.max()) >= E:
+            raise InputError(
+                f"{self._source.infos[name].file}: tensor {name} names experts outside the {E} of the model",
+                "the checkpoint is damaged",
+            )
+        return table
 
     @property
     def _num_fused(self) -> int:

@@ -121,6 +121,7 @@ class _RankAssembler(Assembler):
             spread=held,
             ranks=self._ranks,
             tile=self._tile,
+            hash_table=self._hash_table(layer, prefix),
             captures_after_map=self._captures_after_map,
         )
 

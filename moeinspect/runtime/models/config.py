@@ -20,12 +20,19 @@ MAX_EXPERTS = 65535
 """What a trace can hold."""
 
 
+_EXTRAS = ("num_shared_experts", "hash_layers")
+"""What most models lack: a model without has the fingerprint that it had before these were known."""
+
+_HASH_ROUTED = "hash_moe"
+
+
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
     """What the runtime has to know of a model.
 
     `moe_layers` holds the absolute indices of the layers with experts, the others have a dense MLP.
-    Each of them may have one shared expert, of the routed ones' size, that every row goes through.
+    `hash_layers` are those among them whose experts follow from the token by a table (DeepSeek-V4).
+    Each MoE layer may have one shared expert, of the routed ones' size, that every row goes through.
     `fingerprint` is a SHA-256 over the configuration and the weights; empty until they are loaded.
     """
 
@@ -49,6 +56,7 @@ class ModelConfig:
     tie_word_embeddings: bool = False
     eos_token_ids: tuple[int, ...] = ()
     num_shared_experts: int = 0
+    hash_layers: tuple[int, ...] = ()
     architecture: str = ARCHITECTURE
     fingerprint: str = ""
 
@@ -56,9 +64,8 @@ class ModelConfig:
     def essentials(self) -> dict[str, Any]:
         """The fields that change what the model computes; part of the fingerprint."""
         outside = {"name", "eos_token_ids", "fingerprint", "max_position_embeddings"}
-        if self.num_shared_experts == 0:
-            outside.add("num_shared_experts")  # as in fingerprints made before there were any
-        return {field: getattr(self, field) for field in self.__slots__ if field not in outside}
+        values = {field: getattr(self, field) for field in self.__slots__ if field not in outside}
+        return {field: value for field, value in values.items() if value or field not in _EXTRAS}
 
 
 def parse_config(data: Mapping[str, Any], *, name: str, source: str) -> ModelConfig:
@@ -98,6 +105,7 @@ def _read(fields: Fields, name: str) -> ModelConfig:
         attention_bias=fields.boolean("attention_bias", default=False),
         tie_word_embeddings=fields.boolean("tie_word_embeddings", default=False),
         eos_token_ids=eos_token_ids(fields),
+        hash_layers=_hash_layers(fields),
     )
 
 
@@ -137,6 +145,12 @@ def _moe_layers(fields: Fields) -> tuple[int, ...]:
     if outside:
         raise fields.error("mlp_only_layers", f"names layer {outside[0]}, the model has {len(layers)}")
     return tuple(i for i in layers if i not in dense and (i + 1) % step == 0)
+
+
+def _hash_layers(fields: Fields) -> tuple[int, ...]:
+    """The layers that `mlp_layer_types`, a key of DeepSeek-V4, calls `hash_moe`."""
+    kinds = fields.strings("mlp_layer_types")
+    return tuple(layer for layer, kind in enumerate(kinds) if kind == _HASH_ROUTED)
 
 
 def _rope_theta(fields: Fields) -> float:
@@ -192,6 +206,9 @@ def _check(config: ModelConfig, source: str) -> None:
 
     if not config.moe_layers:
         raise refuse("the model has no layer with experts, so there is no routing to record")
+    for layer in config.hash_layers:
+        if layer not in config.moe_layers:
+            raise refuse(f"mlp_layer_types calls layer {layer} {_HASH_ROUTED}, but it has no experts")
     if config.top_k > config.num_experts:
         raise refuse(f"num_experts_per_tok {config.top_k} exceeds the {config.num_experts} experts")
     if config.num_experts > MAX_EXPERTS:

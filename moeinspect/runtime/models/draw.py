@@ -25,3 +25,10 @@ def draw_normal(key: str, shape: tuple[int, ...], std: float, mean: float = 0.0)
     sums = raw.astype("<u8").view("<u2").reshape(count, _TERMS).sum(axis=1, dtype=np.int64)
     values = (sums - _MEAN) * (std / _STD) + mean
     return torch.from_numpy(values).reshape(shape).to(torch.bfloat16)
+
+
+def draw_choices(key: str, rows: int, count: int, among: int) -> torch.Tensor:
+    """Distinct integers [rows, count] int64 below `among` in each row, seeded by the CRC-32 of `key`."""
+    raw = np.random.PCG64(zlib.crc32(key.encode())).random_raw(rows * among)
+    order = np.argsort(raw.reshape(rows, among), axis=1, kind="stable")
+    return torch.from_numpy(np.ascontiguousarray(order[:, :count]).astype(np.int64))

@@ -7,13 +7,16 @@ from collections.abc import Iterator
 
 from moeinspect.errors import InputError
 from moeinspect.runtime.models.config import ModelConfig
-from moeinspect.runtime.models.weights import FLOAT_DTYPES, WeightSource
+from moeinspect.runtime.models.weights import FLOAT_DTYPES, INTEGER_DTYPES, WeightSource
 
 # Buffers that older versions of transformers saved along; they follow from the configuration.
 _HARMLESS = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq|model\.rotary_emb\.inv_freq")
 LM_HEAD = "lm_head.weight"
 SHARED_EXPERTS = "shared_experts"
 """DeepSeek's name for the shared expert of a layer."""
+
+HASH_TABLE = "gate.tid2eid"
+"""Of a hash-routed layer: the experts of each token id."""
 
 _FUSED_EXPERTS = re.compile(r"model\.layers\.\d+\.mlp\.experts\.(gate_up_proj|down_proj)")
 
@@ -44,6 +47,8 @@ def _layer_shapes(config: ModelConfig, layer: int) -> Iterator[tuple[str, tuple[
         yield from _mlp_shapes(f"{prefix}.mlp", H, config.intermediate_size)
         return
     yield f"{prefix}.mlp.gate.weight", (config.num_experts, H)
+    if layer in config.hash_layers:
+        yield f"{prefix}.mlp.{HASH_TABLE}", (config.vocab_size, config.top_k)
     for expert in range(config.num_experts):
         yield from _mlp_shapes(f"{prefix}.mlp.experts.{expert}", H, config.moe_intermediate_size)
     if config.num_shared_experts:
@@ -60,7 +65,7 @@ def check_tensors(config: ModelConfig, source: WeightSource) -> frozenset[str]:
     """Checks names, shapes and dtypes before anything is read; returns the names of the model's tensors.
 
     Raises:
-        InputError: a tensor is missing, unexpected, of another shape, or not of a float dtype.
+        InputError: a tensor is missing, unexpected, of another shape, or of a dtype of another kind.
     """
     fused = next((name for name in source.infos if _FUSED_EXPERTS.fullmatch(name)), None)
     if fused is not None:
@@ -80,7 +85,7 @@ def check_tensors(config: ModelConfig, source: WeightSource) -> frozenset[str]:
                 f"{info.file}: tensor {name} has shape {list(info.shape)}, "
                 f"but the configuration asks for {list(shape)}"
             )
-        if info.dtype not in FLOAT_DTYPES:
+        if info.dtype not in (INTEGER_DTYPES if name.endswith(HASH_TABLE) else FLOAT_DTYPES):
             raise InputError(f"{info.file}: tensor {name} has dtype {info.dtype}, which is not supported")
     tied = {LM_HEAD} if config.tie_word_embeddings else set()
     for name, info in source.infos.items():

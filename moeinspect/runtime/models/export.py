@@ -48,6 +48,8 @@ def export_checkpoint(model_name: str, folder: str | Path) -> None:
 
 def _config_json(config: ModelConfig) -> dict[str, Any]:
     dense = [i for i in range(config.num_hidden_layers) if i not in config.moe_layers]
+    kinds = dict.fromkeys(dense, "dense") | dict.fromkeys(config.hash_layers, "hash_moe")
+    layer_types = [kinds.get(i, "moe") for i in range(config.num_hidden_layers)]
     return {
         "architectures": [config.architecture],
         "model_type": MODEL_TYPE,
@@ -73,4 +75,4 @@ def _config_json(config: ModelConfig) -> dict[str, Any]:
         "hidden_act": "silu",
         "eos_token_id": list(config.eos_token_ids),
         "torch_dtype": "bfloat16",
-    }
+    } | ({"mlp_layer_types": layer_types} if config.hash_layers else {})

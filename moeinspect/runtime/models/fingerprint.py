@@ -39,7 +39,7 @@ def fingerprint(config: ModelConfig, source: WeightSource, names: Iterable[str])
 
 def _num_bytes(source: WeightSource, name: str) -> int:
     info = source.infos[name]
-    return torch.Size(info.shape).numel() * (int(info.dtype.lstrip("BF")) // 8)
+    return torch.Size(info.shape).numel() * (int(info.dtype.lstrip("BFI")) // 8)
 
 
 def _samples(data: torch.Tensor) -> list[torch.Tensor]:

@@ -22,7 +22,7 @@ from moeinspect.runtime.layers.shared_experts import SharedExpert
 from moeinspect.runtime.layers.tiles import pad_rows, pad_to
 from moeinspect.runtime.memory.kv_cache import KVCache
 from moeinspect.runtime.models.config import ModelConfig
-from moeinspect.runtime.topk.registry import backend_factory
+from moeinspect.runtime.topk.registry import backend_factory, hash_router_factory
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,8 @@ class Qwen3MoeForCausalLM:
         """Builds the top-k backend of every MoE layer from the layer's present `topk_config`."""
         make = backend_factory(name, faults)
         for layer in self.layers_with_topk():
-            layer.init_topk_backend(make)
+            table = layer.hash_table
+            layer.init_topk_backend(make if table is None else hash_router_factory(name, table, faults))
 
     def forward(self, batch: ForwardBatch, kv: KVCache) -> torch.Tensor:
         """Logits [len(batch.logit_rows), V] float32; see `run`."""
@@ -164,17 +165,19 @@ class Qwen3MoeForCausalLM:
             return self.no_output(batch)
         own, padded = self.own_rows(batch.num_rows), self.padded(batch.num_rows)
         cos, sin = self.rotary_tables(batch)
+        input_ids = pad_to(batch.input_ids[own], padded)
         context = ForwardContext(
             kv,
             pad_to(cos[own], padded),
             pad_to(sin[own], padded),
+            input_ids,
             batch=batch,
             plan=None,
             num_rows=0,
             input_hidden=None if batch.input_hidden is None else pad_to(batch.input_hidden, padded),
         )
         self.begin(context, batch, batch.num_rows)
-        x = self.run_layers(pad_to(batch.input_ids[own], padded), context)
+        x = self.run_layers(input_ids, context)
         return self.output(x, context, slots=batch.out_slots)
 
     def begin(self, context: ForwardContext, batch: ForwardBatch, num_rows: int) -> None:

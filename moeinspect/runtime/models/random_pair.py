@@ -1,9 +1,9 @@
-"""The embedded random target and its MoE draft: drawn in memory from a seed.
+"""The embedded random targets and their MoE drafts: drawn in memory from a seed.
 
 The draft is the target cut down to its first layers: it shares embedding, head, norms, attention and the
 dense MLP, but has routers and experts of its own. So it often proposes the target's token, while on the
 MoE layers that both have its choice of experts has nothing to do with the target's. A shared expert, where a
-pair has one, is the same in both.
+pair has one, is the same in both; tables of hash-routed layers are each model's own.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 
 from moeinspect.runtime.models.config import ModelConfig
-from moeinspect.runtime.models.draw import draw_normal
-from moeinspect.runtime.models.expected import expected_shapes
+from moeinspect.runtime.models.draw import draw_choices, draw_normal
+from moeinspect.runtime.models.expected import HASH_TABLE, expected_shapes
 from moeinspect.runtime.models.weights import MemoryWeights
 
 NUM_BYTES = 256
@@ -29,6 +29,7 @@ class _Spec:
     shared_key: str
     expert_key: str
     num_shared_experts: int = 0
+    hash_layers: tuple[int, ...] = ()
 
 
 _SPECS = {
@@ -38,6 +39,8 @@ _SPECS = {
     "random-shared-draft": _Spec(
         num_layers=3, shared_key="tiny", expert_key="tiny-draft", num_shared_experts=1
     ),
+    "random-hash": _Spec(num_layers=6, shared_key="tiny", expert_key="tiny", hash_layers=(1, 2)),
+    "random-hash-draft": _Spec(num_layers=3, shared_key="tiny", expert_key="tiny-draft", hash_layers=(1, 2)),
 }
 RANDOM_NAMES = tuple(_SPECS)
 
@@ -74,6 +77,7 @@ def _config(name: str, spec: _Spec) -> ModelConfig:
         max_position_embeddings=2048,
         eos_token_ids=(EOS_ID,),
         num_shared_experts=spec.num_shared_experts,
+        hash_layers=spec.hash_layers,
     )
 
 
@@ -90,7 +94,10 @@ def _draw(config: ModelConfig, spec: _Spec) -> dict[str, torch.Tensor]:
     for name, shape_of_one in expected_shapes(config):
         if name not in tensors:
             key = spec.expert_key if ".mlp.gate." in name else spec.shared_key
-            tensors[name] = _draw_one(key, name, shape_of_one)
+            if name.endswith(HASH_TABLE):
+                tensors[name] = _draw_table(key, name, config)
+            else:
+                tensors[name] = _draw_one(key, name, shape_of_one)
     return tensors
 
 
@@ -102,6 +109,12 @@ def _draw_one(key: str, name: str, shape: tuple[int, ...]) -> torch.Tensor:
     if "norm" in name:
         return draw_normal(key, shape, 0.1, 1.0)
     return draw_normal(key, shape, _scale(name) * float(shape[-1]) ** -0.5)
+
+
+def _draw_table(key: str, name: str, config: ModelConfig) -> torch.Tensor:
+    """Experts of each token [V, K], all sets and orders alike."""
+    key = f"s{_SEED}/{key}/{name}"
+    return draw_choices(key, config.vocab_size, config.top_k, among=config.num_experts)
 
 
 def _scale(name: str) -> float:

@@ -17,7 +17,7 @@ _STEP = 0.1
 
 
 class UpdatedWeights:
-    """The tensors of `source`, each moved by normal noise that its name seeds."""
+    """The tensors of `source`, each moved by normal noise that its name seeds; tables stay as they are."""
 
     def __init__(self, source: WeightSource, name: str) -> None:
         self.name = name
@@ -31,7 +31,7 @@ class UpdatedWeights:
     def tensor(self, name: str) -> torch.Tensor:
         """The values of one tensor."""
         values = self._source.tensor(name)
-        if ".mlp." not in name:
+        if ".mlp." not in name or not values.is_floating_point():
             return values
         spread = float(values.float().std())
         noise = draw_normal(f"updated/{name}", tuple(values.shape), _STEP * spread)

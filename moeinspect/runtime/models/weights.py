@@ -31,8 +31,12 @@ class WeightSource(Protocol):
         """The values; may share memory with a mapped file."""
 
 
-_DTYPE_NAMES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.float64: "F64"}
-FLOAT_DTYPES = frozenset(_DTYPE_NAMES.values())
+_FLOATS = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.float64: "F64"}
+_INTEGERS = {torch.int32: "I32", torch.int64: "I64"}
+_DTYPE_NAMES = _FLOATS | _INTEGERS
+FLOAT_DTYPES = frozenset(_FLOATS.values())
+INTEGER_DTYPES = frozenset(_INTEGERS.values())
+"""Dtypes of tables."""
 
 
 class MemoryWeights:

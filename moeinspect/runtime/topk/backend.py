@@ -72,6 +72,27 @@ class MoEBackend(ABC):
         """The layer's output [N, H] for `hidden_states` [N, H] and `router_logits` [N, E], N > 0."""
 
 
+class TokenRouter(ABC):
+    """Computes a MoE layer that is routed by token ids, and captures what it chose through the gate.
+
+    As `MoEBackend` otherwise; the router logits give the chosen experts their weights and choose nothing.
+    """
+
+    def __init__(self, config: TopKConfig, layer_id: int) -> None:
+        self.config = config
+        self.layer_id = layer_id
+
+    @abstractmethod
+    def run(
+        self,
+        hidden_states: torch.Tensor,
+        router_logits: torch.Tensor,
+        token_ids: torch.Tensor,
+        experts: LayerExperts,
+    ) -> torch.Tensor:
+        """The layer's output [N, H] for `hidden_states` [N, H] of `token_ids` [N], N > 0."""
+
+
 class TopKBackend(MoEBackend):
     """A backend that selects experts and leaves their work to the layer's own."""
 

@@ -31,3 +31,8 @@ def fused_moe(
         export.ids.copy_(chosen.ids)
         export.weights.copy_(chosen.weights)
     return experts(hidden_states, chosen)
+
+
+def fused_moe_routed(hidden_states: torch.Tensor, chosen: TopKOutput, experts: LayerExperts) -> torch.Tensor:
+    """The same kernel behind a router that has chosen already, as FlashInfer's `..._routed_moe`."""
+    return experts(hidden_states, chosen)

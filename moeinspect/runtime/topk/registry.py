@@ -6,14 +6,19 @@ from collections.abc import Callable
 from functools import partial
 from importlib.metadata import EntryPoint
 
+import torch
+
 from moeinspect.errors import EngineError, UsageError
 from moeinspect.runtime.faults import NO_FAULTS, ActiveFaults
-from moeinspect.runtime.topk.backend import MoEBackend
+from moeinspect.runtime.topk.backend import MoEBackend, TokenRouter
 from moeinspect.runtime.topk.config import TopKConfig
 from moeinspect.runtime.topk.names import BUILTIN_BACKENDS, distribution_of, outside_backend
 
 BackendFactory = Callable[[TopKConfig, int], MoEBackend]
 """Makes the backend of one layer from its configuration and its absolute index."""
+
+LayerBackendFactory = Callable[[TopKConfig, int], MoEBackend | TokenRouter]
+"""The same for layers of any kind of routing."""
 
 
 def backend_factory(name: str, faults: ActiveFaults = NO_FAULTS) -> BackendFactory:
@@ -26,6 +31,15 @@ def backend_factory(name: str, faults: ActiveFaults = NO_FAULTS) -> BackendFacto
     if entry is not None:
         return partial(_make_outside, entry, _load(entry))
     return _builtin(name, faults)
+
+
+def hash_router_factory(
+    name: str, table: torch.Tensor, faults: ActiveFaults = NO_FAULTS
+) -> LayerBackendFactory:
+    """The router of a hash layer in a run with backend `name`; `table` [V, K] int32: experts by token."""
+    from moeinspect.runtime.topk.hash_router import HashTopK
+
+    return partial(HashTopK, table, fused=name == "bypass", faults=faults)
 
 
 def create_backend(name: str, config: TopKConfig, layer_id: int) -> MoEBackend:

@@ -138,13 +138,14 @@ class GraphSet:
             self._kv,
             self._inputs.cos[:padded],
             self._inputs.sin[:padded],
+            self._inputs.input_ids[:padded],
             batch=empty_batch(),
             plan=None,
             num_rows=0,
             launch=graph.launch,
             input_hidden=self._inputs.hidden[:padded],
         )
-        hidden = self._model.run_layers(self._inputs.input_ids[:padded], context)
+        hidden = self._model.run_layers(context.input_ids, context)
         return _CapturedForward(graph, context, hidden)
 
 

@@ -98,13 +98,20 @@ def layers_zeroed(layers, **config):
     ],
 )
 def test_zero_layers_of_whole_stages_are_theirs_and_the_first_ones_a_hash_router_s(layers, pp, cause):
-    (one,) = diagnoses(layers_zeroed(layers, pp_size=pp))
+    (one,) = diagnoses(layers_zeroed(layers, pp_size=pp, hash_layers=[0]))
     assert one.cause == cause
     assert one.confidence >= (0.3 if cause == "unknown" else 0.9)
 
 
+@pytest.mark.parametrize("layers", [[0], [1, 3]])
+def test_zero_layers_that_are_the_hash_routed_ones_are_theirs_wherever_they_stand(layers):
+    (one,) = diagnoses(layers_zeroed(layers, hash_layers=layers))
+    assert one.cause == "hash-layer-uncaptured" and one.confidence >= 0.9
+    assert "hash-layer-uncaptured" not in causes(layers_zeroed([2], hash_layers=layers))[0]
+
+
 def test_zero_layers_of_a_run_that_does_not_tell_its_stages_keep_all_names():
-    assert causes(layers_zeroed([0])) == ["hash-layer-uncaptured|pp-stage"]
+    assert causes(layers_zeroed([0])) == ["pp-stage"]
     imported = spoiled(lambda r, n: zeroed(slice(None), [0])(r, n) | foreign(r), disagg=False)
     assert causes(imported) == ["hash-layer-uncaptured|layer-shift|pp-stage"]
 

@@ -21,6 +21,7 @@ ONE_TRACE_IS_ENOUGH = {
     "prefill-only-short",
     "kernel-uncaptured",
     "init-order",
+    "hash-layer-uncaptured",
     "graph-static-rows",
     "verify-dropped",
     "nan-logits",

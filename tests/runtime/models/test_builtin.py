@@ -10,6 +10,7 @@ from model_harness import RoutingProbe, load, make_batch, make_kv, run_alone
 
 from moeinspect.runtime.models.builtin import open_builtin
 from moeinspect.runtime.models.default_prompts import default_prompts
+from moeinspect.runtime.models.expected import HASH_TABLE
 from moeinspect.runtime.models.loader import load_model
 from moeinspect.runtime.models.random_pair import EOS_ID
 from moeinspect.runtime.models.tokenizer import load_tokenizer
@@ -136,14 +137,15 @@ def test_all_experts_of_the_target_are_in_use():
         assert len(target_ids[:, column].unique()) >= 30
 
 
-def test_the_trained_and_the_random_pair_are_different_models():
-    names = ("builtin:tiny", "builtin:random", "builtin:random-shared", "builtin:random-shared-updated")
-    pairs = [name for one in names[:3] for name in (one, f"{one}-draft")]
-    assert len({load(name).config.fingerprint for name in {*names, *pairs}}) == 7
+def test_the_embedded_pairs_are_different_models():
+    pairs = ("builtin:tiny", "builtin:random", "builtin:random-shared", "builtin:random-hash")
+    names = [name for pair in pairs for name in (pair, f"{pair}-draft")] + ["builtin:random-shared-updated"]
+    assert len({load(name).config.fingerprint for name in names}) == len(names)
 
 
-def test_the_draft_shares_all_but_routers_and_experts():
-    (_, target), (draft_config, draft) = open_builtin("builtin:random"), open_builtin("builtin:random-draft")
+@pytest.mark.parametrize("name", ["builtin:random", "builtin:random-hash"])
+def test_the_draft_shares_all_but_routers_and_experts(name):
+    (_, target), (draft_config, draft) = open_builtin(name), open_builtin(f"{name}-draft")
     assert 0 not in draft_config.moe_layers
     for name in draft.infos:
         same = torch.equal(draft.tensor(name), target.tensor(name))
@@ -166,10 +168,37 @@ def with_shared(name):
     return name.replace("random", "random-shared")
 
 
+def test_the_hash_routed_pair_is_the_random_one_with_tables_of_distinct_experts():
+    for name, layers in (("random", [1, 2]), ("random-draft", [1, 2])):
+        (plain, weights), (config, hashed) = open_builtin(f"builtin:{name}"), hash_twin(name)
+        assert config.hash_layers == (1, 2) and not plain.hash_layers
+        assert "hash_layers" in config.essentials and "hash_layers" not in plain.essentials
+        assert all(torch.equal(hashed.tensor(key), weights.tensor(key)) for key in weights.infos)
+        for layer in layers:
+            table = hashed.tensor(f"model.layers.{layer}.mlp.{HASH_TABLE}")
+            assert table.shape == (config.vocab_size, config.top_k) and table.dtype == torch.int64
+            assert all(len(set(row)) == config.top_k for row in table.tolist())
+            assert len(table.unique()) == config.num_experts
+        assert len(hashed.infos) == len(weights.infos) + len(layers)
+
+
+def hash_twin(name):
+    return open_builtin(f"builtin:{name.replace('random', 'random-hash')}")
+
+
+def test_a_weight_update_leaves_tables_alone():
+    old, new = open_builtin("builtin:random-hash")[1], open_builtin("builtin:random-hash-updated")[1]
+    prefix = "model.layers.1.mlp.gate."
+    assert torch.equal(old.tensor(f"{prefix}tid2eid"), new.tensor(f"{prefix}tid2eid"))
+    assert not torch.equal(old.tensor(f"{prefix}weight"), new.tensor(f"{prefix}weight"))
+
+
 def test_weights_are_the_same_on_every_machine():
     _, weights = open_builtin("builtin:random")
     first = weights.tensor("model.layers.1.mlp.gate.weight").flatten()[:4]
     assert first.tolist() == [-0.09716796875, 0.2001953125, 0.111328125, 0.13671875]
+    table = hash_twin("random")[1].tensor(f"model.layers.1.mlp.{HASH_TABLE}")
+    assert table[0].tolist() == [21, 20, 25, 14]
 
 
 def test_loading_takes_a_fraction_of_a_second():

@@ -10,6 +10,8 @@ from model_harness import ORACLE, load, run_alone
 from safetensors.torch import load_file, save_file
 
 from moeinspect.errors import InputError
+from moeinspect.runtime.models.expected import HASH_TABLE
+from moeinspect.runtime.models.export import export_checkpoint
 from moeinspect.runtime.models.loader import load_model
 
 SHARD_1, SHARD_2 = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
@@ -69,6 +71,22 @@ def test_an_integer_tensor_is_refused(single):
     rewrite(single, lambda tensors: tensors.update({ROUTER: torch.zeros(32, 64, dtype=torch.int32)}))
     message = refusal(single)
     assert ROUTER in message and "I32" in message
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda table: table.double(), "dtype F64"),
+        (lambda table: table + 29, "names experts outside the 32 of the model"),
+        (lambda table: table - 1, "names experts outside the 32 of the model"),
+        (lambda table: table[:, :3].contiguous(), "has shape [320, 3]"),
+    ],
+)
+def test_a_damaged_hash_table_is_named(tmp_path, change, message):
+    export_checkpoint("builtin:random-hash", tmp_path)
+    name = f"model.layers.2.mlp.{HASH_TABLE}"
+    rewrite(tmp_path, lambda tensors: tensors.update({name: change(tensors[name])}))
+    assert name in refusal(tmp_path) and message in refusal(tmp_path)
 
 
 def test_saved_rotary_buffers_are_ignored(single):

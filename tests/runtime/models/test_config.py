@@ -121,3 +121,17 @@ def test_a_config_file_that_is_not_text_is_named(tmp_path):
 def test_a_missing_config_file_is_named(tmp_path):
     with pytest.raises(InputError, match=r"config\.json"):
         read_folder_config(tmp_path)
+
+
+def test_layers_that_deepseek_calls_hash_moe_are_hash_routed():
+    kinds = ["dense", "hash_moe", "moe", "hash_moe"]
+    config = parse(OLD, num_hidden_layers=4, mlp_only_layers=[0], mlp_layer_types=kinds)
+    assert config.hash_layers == (1, 3)
+    assert parse(OLD).hash_layers == ()
+
+
+def test_a_hash_routed_layer_without_experts_is_refused():
+    with pytest.raises(InputError, match="mlp_layer_types calls layer 0 hash_moe, but it has no experts"):
+        parse(
+            OLD, num_hidden_layers=4, mlp_only_layers=[0], mlp_layer_types=["hash_moe", "moe", "moe", "moe"]
+        )

@@ -9,7 +9,7 @@ from moeinspect.runtime.models.export import export_checkpoint
 from moeinspect.runtime.models.tokenizer import load_tokenizer
 
 
-@pytest.mark.parametrize("name", ["builtin:random", "builtin:random-draft"])
+@pytest.mark.parametrize("name", ["builtin:random", "builtin:random-draft", "builtin:random-hash"])
 def test_the_folder_loads_as_the_same_model(tmp_path, name):
     export_checkpoint(name, tmp_path / "new" / "folder")
     exported, builtin = load(tmp_path / "new" / "folder"), load(name)

@@ -10,14 +10,16 @@ from moeinspect.runtime.parallel.layout import RankLayout
 
 CHECKPOINTS = ORACLE / "checkpoints"
 BF16 = torch.bfloat16
+HASH = "builtin:random-hash"
+"""Has layers of either kind of routing."""
 
 SERVINGS = {
-    "random": ((2, 2, 2), Serving()),
+    "random": ((2, 2, 2), Serving(HASH)),
     "random-bf16": ((2, 2, 2), Serving(dtype=BF16)),
     "tp": ((1, 2, 1), Serving(CHECKPOINTS / "qwen3_moe-variants")),
     "dp-bf16": ((3, 1, 1), Serving(CHECKPOINTS / "qwen3_moe-hubstyle", dtype=BF16)),
     "pp": ((1, 1, 3), Serving(kept_layers=(1, 3, 6))),
-    "graphs": ((2, 2, 1), Serving(graph=True)),
+    "graphs": ((2, 2, 1), Serving(HASH, graph=True)),
     "stages-of-graphs": ((1, 2, 2), Serving(graph=True, kept_layers=(6,))),
     "redundant": ((2, 2, 1), Serving(experts=ExpertOptions(redundant=5, rebalance_interval=2))),
     "shared": ((1, 2, 1), Serving("builtin:random-shared", dtype=BF16)),
