@@ -86,9 +86,6 @@ def test_a_wrong_command_line_is_one_line_and_exit_2(run, argv, message):
 
 
 LATER_RUN = [
-    ["--dp-size", "2"],
-    ["--tp-size", "2"],
-    ["--pp-size", "2"],
     ["--transfer", "nccl"],
     ["--device", "cuda"],
     ["--device", "cuda:1"],

@@ -23,12 +23,6 @@ def refuse_later_run(options: LaterRunOptions) -> None:
 def refuse_later_values(options: RunOptions) -> None:
     """Raises UsageError if an option of a run has a value that this version does not have."""
     refuse_values("--transfer", options.transfer, [Transfer.SHM, Transfer.GLOO])
-    for name, size in (
-        ("--dp-size", options.dp_size),
-        ("--tp-size", options.tp_size),
-        ("--pp-size", options.pp_size),
-    ):
-        refuse_above(name, size, 1)
     if options.device == "cuda" or options.device.startswith("cuda:"):
         raise _not_built(f"--device {options.device}", "use cpu")
     if options.device != "cpu":
@@ -50,12 +44,6 @@ def refuse_given(*given: tuple[str, Any]) -> None:
     for option, value in given:
         if value:
             raise _not_built(option, "leave it out")
-
-
-def refuse_above(option: str, value: int, limit: int) -> None:
-    """Raises UsageError if `value` is above what this version can do."""
-    if value > limit:
-        raise _not_built(f"{option} {value}", f"leave it out (it is {limit})")
 
 
 def refuse_values(option: str, value: str, built: Iterable[str]) -> None:

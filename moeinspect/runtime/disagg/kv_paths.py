@@ -23,11 +23,7 @@ def send_path(
     args: WorkerArgs, caches: Sequence[KVCache], device: Device, wake: Wake, team: Team
 ) -> SendPath:
     """A prefill leader's, with its team's."""
-    own: SendPath
-    if args.config.transfer == "gloo":
-        own = GlooSendPath(_gloo_group(args), caches, device, wake)
-    else:
-        own = _shm_send_path(args, caches, device, wake)
+    own = _own_send_path(args, caches, device, wake)
     return LedSendPath(own, team) if isinstance(team, LedTeam) else own
 
 
@@ -48,12 +44,11 @@ class FollowerKV:
         self._args = args
         self._sends: SendPath | None = None
         self._receives: ReceivePath | None = None
-        if args.config.transfer != "gloo":
-            self._sends = _shm_send_path(args, caches, device, wake)
-        elif args.seat.role == DECODE:
+        is_shared, decodes = args.config.transfer != "gloo", args.seat.role == DECODE
+        if not decodes:
+            self._sends = _own_send_path(args, caches, device, wake)
+        elif not is_shared:
             self._receives = GlooReceivePath(_gloo_group(args), caches, device, wake)
-        else:
-            self._sends = GlooSendPath(_gloo_group(args), caches, device, wake)
 
     def start(self, command: SendKV | ReceiveKV) -> IsDone | None:
         """Starts one; None if there is nothing to do."""
@@ -74,8 +69,10 @@ def _gloo_group(args: WorkerArgs) -> GlooGroup:
     return GlooGroup(args.rendezvous, args.index, args.roster.names)
 
 
-def _shm_send_path(args: WorkerArgs, caches: Sequence[KVCache], device: Device, wake: Wake) -> ShmSendPath:
-    """To caches by the leader of their team: the counterparts of this process hold what it holds itself."""
+def _own_send_path(args: WorkerArgs, caches: Sequence[KVCache], device: Device, wake: Wake) -> SendPath:
+    """This process's; shared memory is known by the leader of the counterpart that has it."""
+    if args.config.transfer == "gloo":
+        return GlooSendPath(_gloo_group(args), caches, device, wake)
     destinations = {
         leader: [
             KVCache(cache.shape, tensor)
