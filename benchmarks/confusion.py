@@ -16,7 +16,7 @@ import io
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -58,8 +58,26 @@ HEALTHY = (
     f"--backend bypass {DRAFT} --graph",
     f"--backend triton {DRAFT}",
     "--dtype bfloat16 --prefix-cache",
+    "--dp-size 2",
+    f"--dp-size 2 {DRAFT}",
+    f"--dp-size 2 {DRAFT} --draft-topk 2 --no-overlap",
+    "--dp-size 2 --disagg --prefix-cache",
+    "--tp-size 2",
+    f"--tp-size 2 {DRAFT} --graph",
+    "--pp-size 2",
+    f"--pp-size 2 {DRAFT}",
+    f"--dp-size 2 --tp-size 2 --pp-size 2 {DRAFT}",
+    "--redundant-experts 4",
+    f"--redundant-experts 7 --rebalance-interval 3 {DRAFT} --graph",
+    "--redundant-experts 4 --rebalance-interval 2 --dp-size 2 --tp-size 2",
 )
 """Switches of runs in which nothing is wrong."""
+
+HEALTHY_OF = {
+    "builtin:random-shared": ("", "--fused-shared-expert", f"--fused-shared-expert {DRAFT} --dp-size 2"),
+    "builtin:random-hash": ("", f"{DRAFT} --pp-size 2", "--disagg --backend bypass"),
+}
+"""More of them, for models with a shared expert and with hash-routed layers."""
 
 
 @dataclass
@@ -86,17 +104,22 @@ def main() -> int:
     options = _options()
     outcomes = []
     with tempfile.TemporaryDirectory() as folder:
-        for model in options.models:
-            for fault in options.faults:
-                outcomes += [
-                    _show(_run(Path(folder), model, fault, switches))
-                    for switches in (VARIED[:1] if options.quick else VARIED)
-                ]
-            if options.healthy:
-                outcomes += [_show(_run(Path(folder), model, "", switches)) for switches in HEALTHY]
+        for model, fault, switches in _runs(options):
+            outcomes.append(_show(_run(Path(folder), model, fault, switches)))
     if options.json:
         options.json.write_text(json.dumps([asdict(one) for one in outcomes], indent=1))
     return _summary(outcomes)
+
+
+def _runs(options: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
+    """Model, fault and switches of each run; a fault that needs a model of its own runs on that one."""
+    for fault in options.faults:
+        needed = FAULTS[fault].needs.get("model")
+        for model in [needed] if needed else options.models:
+            yield from ((model, fault, one) for one in (VARIED[:1] if options.quick else VARIED))
+    if options.healthy:
+        yield from ((model, "", one) for model in options.models for one in HEALTHY)
+        yield from ((model, "", one) for model, switches in HEALTHY_OF.items() for one in switches)
 
 
 def _options() -> argparse.Namespace:

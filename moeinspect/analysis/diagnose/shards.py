@@ -29,10 +29,10 @@ class _Steps:
     tails: int
     share: float
     """Share of zero rows in them."""
-    longest_clean: int
-    """Most rows of a prefill or decode step without a zero row."""
-    shortest_touched: int
-    """Fewest rows of a prefill or decode step with one."""
+    clean: NDArray[np.int64]
+    """Rows of each prefill and decode step without a zero row: verify steps had more than a trace holds."""
+    lossy: NDArray[np.int64]
+    """Rows of each prefill and decode step with one."""
     explained: bool
     """Nearly every zero row says that some step computed it."""
 
@@ -46,16 +46,16 @@ def diagnose_shards(trace: Trace, facts: RunFacts, zero: NDArray[np.bool_]) -> D
     steps = _look_at_steps(trace, zero)
     if not steps.explained or steps.tails < _NEARLY_ALL * steps.touched:
         return None
-    several = facts.dp_size is not None and facts.dp_size > 1
-    if not several and steps.longest_clean >= steps.shortest_touched:
+    if not len(steps.lossy) or _of_any_length(steps):
         return None
     because = [
         f"{percent(steps.share)} of the rows of {counted(steps.touched, 'step')} are zero: in each step a "
         "tail, behind right rows",
     ]
-    if not several and steps.longest_clean:
+    longest = int(steps.clean.max(initial=0))
+    if 0 < longest < steps.lossy.min():
         because.append(
-            f"steps of up to {counted(steps.longest_clean, 'row')} have no zero row, as if they all were "
+            f"steps of up to {counted(longest, 'row')} have no zero row, as if they all were "
             "in the first rank's share"
         )
     if facts.tp_size is not None:
@@ -74,6 +74,12 @@ def _goes_on(trace: Trace, zero: NDArray[np.bool_]) -> bool:
         touched += bool(own.any())
         followed += bool(own.any() and not own[int(own.argmax()) :].all())
     return touched > 0 and followed >= _FOLLOWED * touched
+
+
+def _of_any_length(steps: _Steps) -> bool:
+    """Whether clean steps are as long as lossy ones: what a shard loses depends on the length alone."""
+    as_long = int((steps.clean >= np.median(steps.lossy)).sum())
+    return as_long > (1 - _NEARLY_ALL) * len(steps.lossy)
 
 
 def _look_at_steps(trace: Trace, zero: NDArray[np.bool_]) -> _Steps:
@@ -98,17 +104,14 @@ def _look_at_steps(trace: Trace, zero: NDArray[np.bool_]) -> _Steps:
     # The rows of one request in one step stand in batch order: once lost, always lost.
     in_order = per_step(goes_on & was_lost & ~lost) == 0
     cut_once = per_step(goes_on & ~was_lost & lost) <= 1
-    # The first data-parallel rank has the first rows of a step, which are always in the first share.
-    later_rank = per_step(trace.requests.dp_rank[owner] > 0) > 0
     touched = lost_rows > 0
-    # Rejected rows of verify steps are not in the trace, so these have no size.
     sized = per_step(rows.origin[place] == Origin.VERIFY) == 0
     return _Steps(
         touched=int(touched.sum()),
-        tails=int((touched & in_order & cut_once & ((lost_rows < size) | later_rank)).sum()),
+        tails=int((touched & in_order & cut_once & (lost_rows < size)).sum()),
         share=float(lost_rows[touched].sum() / max(1, size[touched].sum())),
-        longest_clean=int(size[sized & ~touched].max(initial=0)),
-        shortest_touched=int(size[sized & touched].min(initial=np.iinfo(np.int64).max)),
+        clean=size[sized & ~touched],
+        lossy=size[sized & touched],
         explained=bool(lost.any() and lost.sum() >= _NEARLY_ALL * (zero & ~cached_rows(trace)).sum()),
     )
 
