@@ -27,7 +27,7 @@ Model = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A Hugging Face checkpoint folder, builtin:tiny, builtin:random or builtin:random-shared.",
+        help="A Hugging Face checkpoint folder, or builtin:NAME: tiny, random, random-shared, random-hash.",
     ),
 ]
 TraceFile = Annotated[Path, typer.Argument(metavar="TRACE", help="A trace file.", show_default=False)]
