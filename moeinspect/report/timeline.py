@@ -54,8 +54,15 @@ def render_timeline(trace: Trace, *, width: int | None, color: bool) -> str:
     for worker in np.unique(events.worker).tolist():
         lines += drawn.worker(events, int(worker), worker_name(trace, int(worker)))
     lines.append(drawn.legend())
-    for worker in np.unique(events.worker).tolist():
+    workers = np.unique(events.worker)
+    hosts = np.unique(events.worker[events.lane == Lane.HOST])
+    scheduling = hosts if len(hosts) else workers
+    for worker in scheduling.tolist():
         lines.append(_overlap_line(events, int(worker), worker_name(trace, int(worker))))
+    if len(scheduling) < len(workers):
+        lines.append(
+            f"no host of their own, since leaders schedule for them: {len(workers) - len(scheduling)}"
+        )
     if width is not None:
         lines.append("")  # what follows on the terminal is something else
     return "\n".join(lines) + "\n"

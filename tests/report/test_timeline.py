@@ -52,6 +52,13 @@ def test_workers_have_their_names_and_only_the_lanes_that_they_use():
     assert [line.split()[0] for line in got[1:5]] == ["prefill-0", "compute", "decode-0", "transfer"]
 
 
+def test_followers_without_a_host_are_not_said_to_overlap():
+    own = events((0, Lane.COMPUTE, 0, 0.0, 1.0), (0, Lane.HOST, 0, 0.5, 1.0), (1, Lane.COMPUTE, 0, 0.0, 1.0))
+    got = render_timeline(trace(own, ("tp-0", "tp-1")), width=None, color=False)
+    assert "tp-0: in 1 of 1 steps" in got
+    assert "tp-1: in" not in got and "leaders schedule for them: 1" in got
+
+
 def test_a_short_event_is_never_invisible():
     own = events((0, Lane.COMPUTE, 0, 0.0, 10.0), (0, Lane.HOST, 0, 4.0, 4.0001))
     for width, mark in ((None, "h"), (80, "▁")):

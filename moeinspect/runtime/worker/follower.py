@@ -51,6 +51,7 @@ class Follower:
         self._transfer: Transfer | None = None
         self._started: list[tuple[int, _IsDone | None]] = []
         self._lock = threading.Lock()
+        self._num_forwards = 0
         self._handlers: dict[type, Callable[[Any], None]] = {
             Initialize: self._initialize,
             RunForward: self._forward,
@@ -106,7 +107,7 @@ class Follower:
         self._handlers[type(command)](command)
 
     def _on_compute(self, work: Callable[[], None], kind: str) -> None:
-        self._rank.device.compute.submit(work, kind=kind, step=0)
+        self._rank.device.compute.submit(work, kind=kind, step=self._num_forwards)
 
     def _initialize(self, command: Initialize) -> None:
         self._rank.models[0].keep_hidden(command.kept_layers)
@@ -125,6 +126,7 @@ class Follower:
                 if output.gathered is not None:
                     gathering.send(rank.capturer, output.gathered)
 
+        self._num_forwards += 1
         self._on_compute(run, batch.mode.value if batch.num_rows else "idle")
 
     def _move(self, command: MoveKV) -> None:
