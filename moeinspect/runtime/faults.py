@@ -224,6 +224,24 @@ FAULTS: dict[str, Fault] = {
             {"model": RANDOM_SHARED, "fused_shared_expert": True},
         ),
         Fault(
+            DP_SLICE,
+            "sglang#26123, #18642",
+            "a data-parallel rank's slice of the common rows is cut as if each request before it had one row",
+            {"dp_size": 2, "draft": ANY_DRAFT},
+        ),
+        Fault(
+            TP_SHARD,
+            "vllm-ascend#15451, sglang#18642",
+            "captured rows of the other tensor-parallel ranks are never gathered: a zero tail in each step",
+            {"tp_size": 2},
+        ),
+        Fault(
+            PP_STAGE,
+            "vllm#35623",
+            "what later pipeline stages captured is never aggregated: their layers are zero",
+            {"pp_size": 2},
+        ),
+        Fault(
             NAN_LOGITS,
             "SGLang 0.5.17 with mlp_only_layers",
             "the first dense MLP is not loaded: router logits are NaN, and every cell counts up from 0",

@@ -16,9 +16,14 @@ def unpack_rows(packed: torch.Tensor, like: Sequence[torch.Tensor]) -> list[torc
     """The tensors of `pack_rows` with whatever rows `packed` has; `like` [*, ...] give shapes and dtypes."""
     widths = [tensor.shape[1:].numel() * tensor.element_size() for tensor in like]
     parts = zip(torch.split(packed, widths, dim=1), like, strict=True)
-    return [part.contiguous().view(one.dtype).view(-1, *one.shape[1:]) for part, one in parts]
+    return [_copied(part).view(one.dtype).view(-1, *one.shape[1:]) for part, one in parts]
 
 
 def _row_bytes(x: torch.Tensor) -> torch.Tensor:
     width = x.shape[1:].numel() * x.element_size()
     return x.contiguous().view(-1).view(torch.uint8).view(-1, width)
+
+
+def _copied(part: torch.Tensor) -> torch.Tensor:
+    """In memory of its own, where any dtype may begin; a part of one row would count as contiguous."""
+    return part.clone(memory_format=torch.contiguous_format)
