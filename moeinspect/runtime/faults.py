@@ -58,7 +58,8 @@ class Fault:
 
     `needs` maps a `RunConfig` field to the value without which nothing goes wrong; of a number, to the
     least; an embedded `model` is run where the user named none. `traffic` names the requests
-    (`traffic.TRAFFICS`) that are brought along where the user brings none.
+    (`traffic.TRAFFICS`) that are brought along where the user brings none. `one_rank`: only a worker that is
+    one process commits it.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Fault:
     summary: str
     needs: Mapping[str, Any] = field(default_factory=dict)
     traffic: str = ""
+    one_rank: bool = False
 
 
 FAULTS: dict[str, Fault] = {
@@ -204,6 +206,7 @@ FAULTS: dict[str, Fault] = {
             "prefill graphs capture before padding is masked: it lands under the slots of an older chunk",
             {"graph": True},
             CHUNK_SEAMS,
+            one_rank=True,
         ),
         Fault(
             GRAPH_STATIC_ROWS,

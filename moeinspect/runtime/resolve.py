@@ -11,6 +11,7 @@ from moeinspect.runtime.config import RunConfig
 from moeinspect.runtime.contradictions import settle_contradictions
 from moeinspect.runtime.faults import ANY_DRAFT, FAULTS, OWN_DRAFT, OWN_UPDATE
 from moeinspect.runtime.option_words import DEFAULTS, option_words
+from moeinspect.runtime.parallel.layout import RankLayout
 from moeinspect.runtime.traffic import TRAFFICS
 
 UNCHUNKED = 1 << 30
@@ -76,6 +77,7 @@ def resolve(config: RunConfig, explicit: frozenset[str]) -> tuple[RunConfig, tup
     wanted = config
     config = settle_contradictions(config, explicit, notes)
     notes += _inert_by_contradiction(wanted, config)
+    notes += _inert_over_ranks(config)
     return config, tuple(notes)
 
 
@@ -88,6 +90,17 @@ def _inert_by_contradiction(wanted: RunConfig, config: RunConfig) -> list[str]:
         for field, need in FAULTS[name].needs.items()
         if _satisfied(field, getattr(wanted, field), need)
         and not _satisfied(field, getattr(config, field), need)
+    ]
+
+
+def _inert_over_ranks(config: RunConfig) -> list[str]:
+    """Warnings for the faults that only a worker of one rank commits."""
+    if RankLayout.of(config).size == 1:
+        return []
+    return [
+        f"warning: --fault {name} does nothing in this run: it needs workers of one rank each"
+        for name in dict.fromkeys(config.faults)
+        if FAULTS[name].one_rank
     ]
 
 

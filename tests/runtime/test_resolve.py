@@ -137,6 +137,14 @@ def test_weight_updates_have_to_ascend(steps):
         resolve(RunConfig(weight_updates=updates), frozenset({"weight_updates"}))
 
 
+def test_padding_is_always_masked_where_a_worker_has_several_ranks():
+    _, notes = resolve(RunConfig(faults=("padded-rows",), graph=True, tp_size=2), frozenset({OWN_PROMPTS}))
+    assert notes == (
+        "warning: --fault padded-rows does nothing in this run: it needs workers of one rank each",
+    )
+    assert resolve(RunConfig(faults=("padded-rows",), graph=True), frozenset({OWN_PROMPTS}))[1] == ()
+
+
 def test_an_ngram_draft_is_no_moe_draft():
     needs = FAULTS["draft-capture"].needs
     assert needs == {"draft": OWN_DRAFT}
