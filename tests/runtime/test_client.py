@@ -8,7 +8,7 @@ from moeinspect.runtime.scheduler.request import Request
 
 
 def request(name, **options):
-    return Request(PromptRequest(name, (1, 2), 8, **options), 0, frozenset())
+    return Request(PromptRequest(name, (1, 2), 8, **options), 0, frozenset(), str)
 
 
 def step(*entries):
