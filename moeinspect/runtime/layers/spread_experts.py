@@ -82,18 +82,17 @@ class SpreadExperts:
         """Each slot gets the weights of slot `sources[slot]` [all slots], wherever they are."""
         ep = self._ranks.ep
         slots = (sources != torch.arange(sources.shape[0])).nonzero()[:, 0]
-        to, source = self._owner[slots], self._owner[sources[slots]]
-        leaving = slots[source == ep.index]
-        leaving = leaving[torch.argsort(self._owner[leaving], stable=True)]
-        coming = slots[to == ep.index]
-        coming = coming[torch.argsort(self._owner[sources[coming]], stable=True)]
-        send = torch.bincount(self._owner[leaving], minlength=ep.size).tolist()
-        receive = torch.bincount(self._owner[sources[coming]], minlength=ep.size).tolist()
         if slots.shape[0] == 0:
             return
+        to, source = self._owner[slots], self._owner[sources[slots]]
+        leaving, coming = source == ep.index, to == ep.index
+        send, receive = to[leaving], source[coming]
+        given = sources[slots[leaving][torch.argsort(send, stable=True)]] - self._slots.start
+        taken = slots[coming][torch.argsort(receive, stable=True)] - self._slots.start
+        send_counts = torch.bincount(send, minlength=ep.size).tolist()
+        receive_counts = torch.bincount(receive, minlength=ep.size).tolist()
         for weights in (self.held.gate_up, self.held.down):
-            moved = weights[sources[leaving] - self._slots.start]
-            weights[coming - self._slots.start] = ep.all_to_all(moved, send, receive)
+            weights[taken] = ep.all_to_all(weights[given], send_counts, receive_counts)
 
     def _outputs(self, x: torch.Tensor, ids: torch.Tensor, rows: GatheredRows) -> torch.Tensor:
         """What the chosen experts make of this rank's own rows [n, K, H], from all rows of the stage."""

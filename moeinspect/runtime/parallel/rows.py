@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -66,20 +66,25 @@ class GatheredRows:
 
     def places(self, tp: int) -> torch.Tensor:
         """For the rows that `tp` has of all data-parallel ranks: where they stand in the gathered batch."""
-        return torch.tensor(
-            [self.start(dp) + row for dp in range(len(self.dp_rows)) for row in self.shard(dp, tp)],
-            dtype=torch.int64,
-        )
+        return _concatenated(_shifted(self.shard(dp, tp), self.start(dp)) for dp in range(len(self.dp_rows)))
 
     @cached_property
     def by_rank(self) -> torch.Tensor:
         """Puts what stands tp after tp, d after d within each, in order of rank: d after d."""
-        blocks = [(dp, tp) for tp in range(self.tp) for dp in range(len(self.dp_rows))]
-        starts = dict(zip(blocks, _starts([len(self.shard(*block)) for block in blocks]), strict=True))
-        return torch.tensor(
-            [starts[block] + i for block in sorted(blocks) for i in range(len(self.shard(*block)))],
-            dtype=torch.int64,
-        )
+        places, end = {}, 0
+        for tp in range(self.tp):
+            for dp, count in enumerate(self.dp_counts(tp)):
+                places[dp, tp] = range(end, end + count)
+                end += count
+        return _concatenated(places[block] for block in sorted(places))
+
+
+def _shifted(rows: range, by: int) -> range:
+    return range(rows.start + by, rows.stop + by)
+
+
+def _concatenated(ranges: Iterable[range]) -> torch.Tensor:
+    return torch.cat([torch.arange(rows.start, rows.stop) for rows in ranges])
 
 
 def shard_size(num_rows: int, tile: int, tp: int) -> int:
@@ -91,10 +96,3 @@ def shard_of(num_rows: int, tile: int, tp: int, rank: int) -> range:
     """Which of `num_rows` real rows tensor-parallel rank `rank` has."""
     size = shard_size(num_rows, tile, tp)
     return range(min(rank * size, num_rows), min((rank + 1) * size, num_rows))
-
-
-def _starts(counts: Sequence[int]) -> list[int]:
-    starts = [0]
-    for count in counts[:-1]:
-        starts.append(starts[-1] + count)
-    return starts

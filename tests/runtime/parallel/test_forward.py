@@ -60,7 +60,9 @@ def test_every_rank_count_gives_the_bits_of_one(name, tmp_path, monkeypatch):
 def test_the_ordinary_mode_stays_close_to_one_rank(dtype, tmp_path, monkeypatch):
     """Heads and experts are summed in parts, so bits differ; how far is a matter of rounding."""
     give_threads_capturers(monkeypatch)
-    serving = Serving(CHECKPOINTS / "qwen3_moe-variants", dtype=dtype, deterministic=False)
+    serving = Serving(
+        CHECKPOINTS / "qwen3_moe-variants", dtype=dtype, deterministic=False, graph=dtype is BF16
+    )
     layout = RankLayout(2, 2, 2)
     steps = draw_steps(256, layout.dp, seed=7)
     results = on_ranks(layout, tmp_path, lambda ranks: run_rank(serving, ranks, steps))
