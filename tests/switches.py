@@ -3,6 +3,7 @@
 import random
 from dataclasses import dataclass
 from itertools import combinations
+from math import prod
 from pathlib import Path
 
 from moeinspect.runtime.config import RunConfig
@@ -11,6 +12,8 @@ ORACLE = Path(__file__).parent / "data" / "oracle" / "checkpoints"
 MODELS = (
     "builtin:tiny",
     "builtin:random",
+    "builtin:random-hash",
+    "builtin:random-shared",
     *(str(ORACLE / name) for name in ("qwen3_moe", "qwen3_moe-hubstyle", "qwen3_moe-variants")),
 )
 
@@ -20,6 +23,10 @@ SWITCHES = {
     "sampling": ("greedy", "sampled", "filtered"),
     "overlap": (True, False),
     "workers": ("unified", "1x1", "2x1", "1x2", "2x2"),
+    "ranks": ("1", "dp2", "tp2", "pp2", "dp3", "pp3", "dp2 tp2", "dp2 pp2", "tp2 pp2", "dp2 tp2 pp2"),
+    "redundant_experts": (0, 5),
+    "rebalance_interval": (8, 1, 3),
+    "fused_shared_expert": (False, True),
     "transfer": ("shm", "gloo"),
     "draft": ("none", "own", "self", "ngram", "nextn", "eagle3"),
     "draft_topk": (1, 2, 3),
@@ -36,7 +43,9 @@ SWITCHES = {
     "requests": ("plain", "mixed"),
     "delays": (False, True),
 }
-"""Names of `RunConfig` where there is one; others (`workers`, `slots`, `requests` ...) stand for several."""
+"""Names of `RunConfig` where there is one; others (`workers`, `ranks`, `slots` ...) stand for several."""
+
+MOST_PROCESSES = 8
 
 _SAMPLING = {
     "greedy": {},
@@ -80,6 +89,7 @@ class Choice:
         return RunConfig(
             model=model,
             draft=(drafts | heads)[draft],
+            **sizes(self["ranks"]),
             disagg=self["workers"] != "unified",
             prefill_workers=prefill,
             decode_workers=decode,
@@ -89,11 +99,20 @@ class Choice:
         )
 
 
+def sizes(ranks):
+    """Such as `{"dp_size": 2, "pp_size": 2}` for "dp2 pp2"."""
+    return {f"{word[:2]}_size": int(word[2:]) for word in ranks.split() if word != "1"}
+
+
+def num_processes(workers, ranks):
+    return prod(sizes(ranks).values()) * (1 if workers == "unified" else sum(map(int, workers.split("x"))))
+
+
 def settled(values):
     """The choice with what does not go together put right."""
     v = dict(zip(SWITCHES, values, strict=True))
     builtin = v["model"].startswith("builtin:")
-    if v["draft"] in ("nextn", "eagle3") and v["model"] != "builtin:random":
+    if v["draft"] in ("nextn", "eagle3") and not v["model"].startswith("builtin:random"):
         v["draft"] = "self"
     if v["draft"] == "own" and not builtin:
         v["draft"] = "self"
@@ -107,6 +126,14 @@ def settled(values):
         v |= {"transfer": "shm"}
     if not v["prefix_cache"]:
         v["host_kv_slots"] = 0
+    if v["redundant_experts"] == 0:
+        v["rebalance_interval"] = 8
+    if v["model"] != "builtin:random-shared":
+        v["fused_shared_expert"] = False
+    if num_processes(v["workers"], v["ranks"]) > MOST_PROCESSES:
+        v["workers"] = "1x1"
+    if num_processes(v["workers"], v["ranks"]) > MOST_PROCESSES:
+        v |= {"workers": "unified", "transfer": "shm"}
     return Choice(tuple(v.values()))
 
 

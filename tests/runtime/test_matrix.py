@@ -2,9 +2,9 @@
 
 import pytest
 from healthy_matrix import differences, sample_of
-from switches import SWITCHES, pairwise
+from switches import SWITCHES, num_processes, pairwise
 
-QUICK = [choice for choice in sample_of(2026, 60) if choice["workers"] in ("unified", "1x1")][:16]
+QUICK = [c for c in sample_of(2026, 90) if num_processes(c["workers"], c["ranks"]) <= 2][:16]
 
 
 @pytest.mark.quick(8)
