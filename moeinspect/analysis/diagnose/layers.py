@@ -79,8 +79,8 @@ def _whole_stages(trace: Trace, layers: tuple[int, ...], facts: RunFacts) -> str
     if sorted(layer for stage in whole for layer in stage) != list(layers):
         return ""
     if whole == stages[1:]:
-        return "all stages but the first"
-    return "all stages but the last" if whole == stages[:-1] else "whole stages"
+        return "the stages after the first"
+    return "the stages before the last" if whole == stages[:-1] else "whole stages"
 
 
 def _stages(trace: Trace, facts: RunFacts) -> list[tuple[int, ...]]:

@@ -64,8 +64,8 @@ def diagnose_sliced_copies(
     if from_others < _MOST * len(findings):
         return None
     because = [
-        f"{of_all(from_others, len(findings), 'run')} of such rows are of a request on another data-parallel "
-        "rank, and all are of verify steps: the slice of the common batch starts in a neighbour's rows",
+        f"{of_all(from_others, len(findings), 'run')} of them equal rows of another data-parallel rank: in "
+        "verify steps the slice of the common batch starts in a neighbour's rows",
     ]
     return diagnosis("dp-slice", 0.8, because, trace)
 
