@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from moeinspect.analysis.exempt import exempt_in_either, real_rows, uncaptured_layers
 from moeinspect.errors import InputError
-from moeinspect.trace.schema import Trace, Validity
+from moeinspect.trace.schema import Trace
 
 NEVER = np.iinfo(np.int64).max
 """First token difference of a pair whose tokens agree as far as both go."""
@@ -71,6 +72,9 @@ class Alignment:
     layers: NDArray[np.int64]
     a_axis: NDArray[np.int64]
     b_axis: NDArray[np.int64]
+    uncaptured_a: tuple[int, ...] = ()
+    uncaptured_b: tuple[int, ...] = ()
+    """Common MoE layers that A (B) did not capture and that are exempt in either: not among `layers`."""
 
     def __len__(self) -> int:
         return len(self.position)
@@ -100,14 +104,24 @@ def align(a: Trace, b: Trace) -> Alignment:
     Raises:
         InputError: there is nothing to compare: no common request, row or MoE layer.
     """
-    layers = np.intersect1d(a.model.moe_layers, b.model.moe_layers).astype(np.int64)
-    if not len(layers):
+    common = np.intersect1d(a.model.moe_layers, b.model.moe_layers).astype(np.int64)
+    if not len(common):
         raise InputError(
             f"nothing to compare: {a.path} and {b.path} have no MoE layer in common",
             "compare traces of one model",
         )
+    exempt = np.intersect1d(common, exempt_in_either(a.model, b.model))
+    real = [real_rows(trace, exempt) for trace in (a, b)]
+    uncaptured = [uncaptured_layers(trace, exempt, rows) for trace, rows in zip((a, b), real, strict=True)]
+    layers = np.setdiff1d(common, np.concatenate(uncaptured))
+    if not len(layers):
+        raise InputError(
+            f"nothing to compare: all MoE layers that {a.path} and {b.path} have in common are exempt from "
+            "capture and were not captured",
+            "compare traces that hold a layer which is captured",
+        )
     pairing = pair_requests(a, b)
-    pair_rows = tuple(_rows_of(a, b, request_a, request_b) for request_a, request_b in pairing.pairs)
+    pair_rows = tuple(_rows_of(a, b, *pair, *real) for pair in pairing.pairs)
     lengths = np.asarray([len(rows.comparable) for rows in pair_rows], dtype=np.int64)
     if not lengths.sum():
         raise InputError(_why_no_rows(a, b, pair_rows), "compare runs of the same prompts")
@@ -126,6 +140,8 @@ def align(a: Trace, b: Trace) -> Alignment:
         layers=layers,
         a_axis=axis_of(a, layers),
         b_axis=axis_of(b, layers),
+        uncaptured_a=tuple(uncaptured[0].tolist()),
+        uncaptured_b=tuple(uncaptured[1].tolist()),
     )
 
 
@@ -203,15 +219,22 @@ def _first_row(trace: Trace, requests: Sequence[int]) -> NDArray[np.int64]:
     return trace.requests.row_start[index].astype(np.int64) - trace.requests.start_pos[index]
 
 
-def _rows_of(a: Trace, b: Trace, request_a: int, request_b: int) -> PairRows:
+def _rows_of(
+    a: Trace,
+    b: Trace,
+    request_a: int,
+    request_b: int,
+    real_rows_a: NDArray[np.bool_],
+    real_rows_b: NDArray[np.bool_],
+) -> PairRows:
     tokens_a, tokens_b = a.tokens_of(request_a), b.tokens_of(request_b)
     shorter = min(len(tokens_a), len(tokens_b))
     differs = np.flatnonzero(tokens_a[:shorter] != tokens_b[:shorter])
     first = int(differs[0]) if len(differs) else NEVER
     low = min(int(a.requests.start_pos[request_a]), int(b.requests.start_pos[request_b]))
     high = max(_end_of(a, request_a), _end_of(b, request_b))
-    here_a, real_a = _presence(a, request_a, low, high)
-    here_b, real_b = _presence(b, request_b, low, high)
+    here_a, real_a = _presence(a, request_a, low, high, real_rows_a)
+    here_b, real_b = _presence(b, request_b, low, high, real_rows_b)
     positions = np.arange(low, high, dtype=np.int64)
     before = positions < first
     # A row past the shorter token list has no token to be judged by; one-sided ones are told as such.
@@ -230,12 +253,14 @@ def _end_of(trace: Trace, request: int) -> int:
     return int(trace.requests.start_pos[request]) + int(trace.requests.num_rows[request])
 
 
-def _presence(trace: Trace, request: int, low: int, high: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _presence(
+    trace: Trace, request: int, low: int, high: int, real_rows: NDArray[np.bool_]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """For positions [low, high): whether there is a row, and whether it claims to be real."""
     here, real = np.zeros(high - low, dtype=bool), np.zeros(high - low, dtype=bool)
     own = slice(int(trace.requests.start_pos[request]) - low, _end_of(trace, request) - low)
     here[own] = True
-    real[own] = trace.rows.validity[trace.row_range(request)] == Validity.REAL
+    real[own] = real_rows[trace.row_range(request)]
     return here, real
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from moeinspect.analysis.align import Alignment
 from moeinspect.analysis.cells import gather, num_distinct, overlap_of, slot_columns
 from moeinspect.analysis.compare.tolerance import Tolerance
+from moeinspect.analysis.exempt import exempt_in_either, is_captured
 
 _CELLS_PER_BLOCK = 1 << 18
 """Keeps a block's slot columns in the processor's cache."""
@@ -70,9 +71,7 @@ def _compared_cells(alignment: Alignment) -> NDArray[np.bool_]:
     """All cells, but where a layer is exempt from capture, only those that both sides captured."""
     shape = (len(alignment), len(alignment.layers))
     a, b = alignment.a, alignment.b
-    exempt = np.isin(
-        alignment.layers, [*a.model.capture_exempt_layers, *b.model.capture_exempt_layers]
-    ).nonzero()[0]
+    exempt = np.isin(alignment.layers, exempt_in_either(a.model, b.model)).nonzero()[0]
     if not len(exempt):
         return np.broadcast_to(np.True_, shape)
     compared = np.ones(shape, dtype=bool)
@@ -80,8 +79,7 @@ def _compared_cells(alignment: Alignment) -> NDArray[np.bool_]:
         (a, alignment.a_row, alignment.a_axis),
         (b, alignment.b_row, alignment.b_axis),
     ):
-        if trace.rows.expert_ids.shape[2] > 1:
-            compared[:, exempt] &= gather(trace.rows.expert_ids, rows, axis[exempt]).any(axis=2)
+        compared[:, exempt] &= is_captured(gather(trace.rows.expert_ids, rows, axis[exempt]), trace.model)
     return compared
 
 

@@ -23,6 +23,7 @@ from moeinspect.analysis.compare.structure import (
     renaming_findings,
     row_shift_findings,
 )
+from moeinspect.analysis.compare.uncaptured import num_uncaptured, uncaptured_notes
 from moeinspect.analysis.diagnose import diagnose_diff
 from moeinspect.analysis.findings import Finding, Report, Verdict
 from moeinspect.analysis.rules import check_trace
@@ -71,6 +72,7 @@ def _findings(comparison: Comparison, tolerated: bool) -> Iterator[Finding]:
     alignment, cells = comparison.alignment, comparison.cells
     yield from model_findings(alignment)
     yield from machine_note(alignment, comparison.tolerance)
+    yield from uncaptured_notes(alignment, cells)
     yield from one_sided_findings(alignment)
     yield from row_shift_findings(alignment, cells, find_row_shifts(alignment, cells))
     yield from layer_shift_findings(alignment, cells, find_layer_shifts(alignment, cells))
@@ -145,7 +147,7 @@ def _counts(
         "rows_not_comparable": sum(rows.not_comparable for rows in pair_rows),
         "rows_not_real": sum(rows.not_real for rows in pair_rows),
         "cells_compared": int(cells.compared.sum()),
-        "cells_exempt": int(cells.compared.size - cells.compared.sum()),
+        "cells_exempt": num_uncaptured(alignment, cells),
         "set_mismatch_cells": int(cells.set_mismatch.sum()),
         "disjoint_cells": int((cells.set_mismatch & (cells.overlap == 0)).sum()),
         "near_ties": int(ties.near_tie.sum()),

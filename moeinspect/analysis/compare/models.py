@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from moeinspect.analysis.align import Alignment
 from moeinspect.analysis.compare.tolerance import Tolerance
@@ -55,17 +56,23 @@ def _facts(a: Trace, b: Trace) -> Iterator[tuple[str, Severity, object, object]]
 
 def _one_sided_layers(a: Trace, b: Trace, alignment: Alignment) -> Iterator[Finding]:
     for own, other, model in (("A", "B", a.model), ("B", "A", b.model)):
-        alone = np.setdiff1d(model.moe_layers, alignment.layers)
-        if len(alone):
-            layers = tuple(int(layer) for layer in alone)
-            named = ", ".join(map(str, layers))
-            yield _mismatch(
-                "error",
-                f"MoE layers only in {own}: {named} ({other} holds none of them)",
-                {"fact": "moe_layers", "only_in": own.lower()},
-                layers,
-                count=_layer_cells(alignment, model, own, len(layers)),
-            )
+        alone = np.setdiff1d(model.moe_layers, (b if own == "A" else a).model.moe_layers)
+        exempt = np.isin(alone, model.capture_exempt_layers)
+        kinds: tuple[tuple[NDArray[np.int64], Severity, str], ...] = (
+            (alone[~exempt], "error", ""),
+            (alone[exempt], "note", " (exempt from capture)"),
+        )
+        for some, severity, why in kinds:
+            if len(some):
+                layers = tuple(int(layer) for layer in some)
+                named = ", ".join(map(str, layers))
+                yield _mismatch(
+                    severity,
+                    f"MoE layers only in {own}: {named} ({other} holds none of them){why}",
+                    {"fact": "moe_layers", "only_in": own.lower()},
+                    layers,
+                    count=_layer_cells(alignment, model, own, len(layers)),
+                )
 
 
 def _layer_cells(alignment: Alignment, model: ModelFacts, own: str, num_layers: int) -> int:

@@ -51,7 +51,7 @@ def find_permutations(alignment: Alignment, cells: CellResults) -> list[LayerPer
                 (alignment.b, alignment.b_row, alignment.b_axis),
             )
         )
-        known = ((ids_a < num_experts) & (ids_b < num_experts)).all(axis=1)
+        known = ((ids_a < num_experts) & (ids_b < num_experts)).all(axis=1) & cells.compared[rows, place]
         permutation = _find_one(int(place), ids_a[known], ids_b[known], num_experts)
         if permutation is not None:
             found.append(permutation)
