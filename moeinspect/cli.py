@@ -13,14 +13,15 @@ import typer
 import typer.main
 from typer.exceptions import TyperException
 
-from moeinspect.commands._binding import Command
+from moeinspect.commands._binding import LAUNCHER, Command
+from moeinspect.commands._launch import is_for_another_rank, launched, work_for_rank_0
 from moeinspect.commands._options import Version
 from moeinspect.commands.capture import capture
 from moeinspect.commands.check_duplicates import check_duplicates
 from moeinspect.commands.diff import diff
 from moeinspect.commands.disagg_sim import disagg_sim
 from moeinspect.console import Console
-from moeinspect.errors import MoeinspectError
+from moeinspect.errors import MoeinspectError, WorkerLostError
 from moeinspect.exit_status import ExitStatus
 from moeinspect.interrupts import handled, was_interrupted
 
@@ -55,8 +56,8 @@ for _name, _function in (
 
 
 def entry() -> NoReturn:
-    """The process: runs `main` and ends with its exit status."""
-    status = main()
+    """The process: runs `main`, or works for the process that does, and ends with its exit status."""
+    status = _start()
     if status == ExitStatus.INTERRUPTED:
         # Everything is closed by now. An interpreter that holds torch takes a second to take itself down,
         # and somebody is waiting for the prompt. What libraries clean up at an exit is little and has to
@@ -64,6 +65,16 @@ def entry() -> NoReturn:
         atexit._run_exitfuncs()
         os._exit(status)
     sys.exit(status)
+
+
+def _start() -> int:
+    console = Console.for_process()
+    return int(_guarded(lambda: _work() if is_for_another_rank() else ExitStatus(main()), console))
+
+
+def _work() -> ExitStatus:
+    work_for_rank_0()
+    return ExitStatus.OK
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -75,7 +86,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str], console: Console) -> ExitStatus:
     command = typer.main.get_command(app)
-    with command.make_context(PROGRAM, list(argv), obj=console) as context:
+    with launched() as launcher, command.make_context(PROGRAM, list(argv), obj=console) as context:
+        context.meta[LAUNCHER] = launcher
         status = ExitStatus(command.invoke(context))
     console.flush()
     return status
@@ -95,10 +107,19 @@ def _guarded(run: Callable[[], ExitStatus], console: Console) -> ExitStatus:
     except typer.Exit as leave:
         return ExitStatus(leave.exit_code)
     except BaseException as error:
+        if lost := _lost_worker(error):
+            return _trouble(lost, console)
         if was_interrupted() or isinstance(error, (KeyboardInterrupt, typer.Abort)):
             console.error("interrupted")
             return ExitStatus.INTERRUPTED
         return _trouble(error, console)
+
+
+def _lost_worker(error: BaseException | None) -> WorkerLostError | None:
+    """What an interrupt, and what followed from it, is a consequence of, if it is that."""
+    while error is not None and not isinstance(error, WorkerLostError):
+        error = error.__context__
+    return error
 
 
 def _trouble(error: BaseException, console: Console) -> ExitStatus:

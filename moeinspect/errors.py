@@ -31,3 +31,7 @@ class OutputError(MoeinspectError):
 
 class EngineError(MoeinspectError):
     """The runtime or an engine failed while it ran."""
+
+
+class WorkerLostError(EngineError):
+    """A worker process ended, and an interrupt that follows is a consequence of that, not the user's wish."""

@@ -6,14 +6,18 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import update_wrapper
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
+from moeinspect.commands._launch import check_command
 from moeinspect.console import Console
 from moeinspect.errors import EngineError
 from moeinspect.exit_status import ExitStatus
+
+if TYPE_CHECKING:
+    from moeinspect.runtime.processes.joined import JoinedProcesses
 
 ALIASES = {
     "--disable-overlap-schedule": "--no-overlap",
@@ -22,13 +26,20 @@ ALIASES = {
 }
 """SGLang's spellings, accepted and not shown."""
 
+LAUNCHER = "moeinspect.launcher"
+"""Where the context of a command line has the processes of its torchrun."""
+
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """How a command was called: its console, and the names of the parameters that the user typed."""
+    """How a command was called: its console, and the names of the parameters that the user typed.
+
+    `launcher` has the other processes of the torchrun that the command was started by.
+    """
 
     console: Console
     explicit: frozenset[str]
+    launcher: JoinedProcesses | None = None
 
 
 def bind(function: Callable[..., ExitStatus]) -> Callable[..., ExitStatus]:
@@ -46,12 +57,14 @@ def bind(function: Callable[..., ExitStatus]) -> Callable[..., ExitStatus]:
     def command(ctx: typer.Context, **values: Any) -> ExitStatus:  # noqa: ANN401
         console: Console = ctx.obj
         explicit = frozenset(name for name in values if _typed(ctx, name))
+        launcher = ctx.meta.get(LAUNCHER)
+        check_command(ctx.info_name, launcher)
         for name, group in groups.items():
             values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
             if configure := getattr(values[name], "configure", None):
                 configure(console)
         try:
-            return function(**{call_name: Invocation(console, explicit)}, **values)
+            return function(**{call_name: Invocation(console, explicit, launcher)}, **values)
         except BrokenPipeError as error:
             # The console swallows a reader of stdout that went away; this is a worker's pipe.
             raise EngineError("a worker process went away in the middle of the run") from error

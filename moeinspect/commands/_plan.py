@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from moeinspect.commands._binding import Invocation
 from moeinspect.commands._later import refuse_later_run, refuse_later_values
+from moeinspect.commands._launch import check_world
 from moeinspect.commands._options import CommonOptions
 from moeinspect.commands._prompts import PromptLine, read_prompts, to_requests
 from moeinspect.commands._run import Run
@@ -61,6 +62,7 @@ def plan_run(
     config, notes = resolve(_config(arguments, disagg), _explicit_fields(call, disagg))
     for note in notes:
         _announce(note, call.console)
+    check_world(config, call.launcher)
     prompts = None if options.prompts is None else read_prompts(options.prompts, call.console)
     return Run(
         label=label,
@@ -68,6 +70,7 @@ def plan_run(
         output=_output(arguments, config.model, suffix),
         force=arguments.common.force,
         make_requests=_request_maker(prompts, options),
+        launcher=call.launcher,
     )
 
 

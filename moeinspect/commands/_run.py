@@ -24,6 +24,7 @@ from moeinspect.trace.schema import FinishReason, ModelFacts, RequestRecord
 
 if TYPE_CHECKING:
     from moeinspect.runtime.engine import LocalRuntime
+    from moeinspect.runtime.processes.launcher import Launcher
     from moeinspect.trace.writer import TraceWriter
 
 
@@ -34,7 +35,7 @@ class Run:
     `make_requests` gets the loaded runtime, since text prompts and built-in prompts need the model.
     `records` runs them in another way than one after the other in this runtime. `model` and
     `weight_versions` are what the trace says of the model, if not what the runtime knows. The trace of a
-    `temporary` run is gone when the command ends.
+    `temporary` run is gone when the command ends. `launcher` obtains worker processes that are not forked.
     """
 
     label: str
@@ -48,6 +49,7 @@ class Run:
     records: Callable[[LocalRuntime], Iterator[RequestRecord]] | None = None
     model: ModelFacts | None = None
     weight_versions: tuple[str, ...] | None = None
+    launcher: Launcher | None = None
 
 
 @dataclass(slots=True)
@@ -90,7 +92,7 @@ def record(run: Run, console: Console) -> RunSummary:
     check_output_path(run.output, run.force)
     with ExitStack() as stack:
         with console.busy(f"{run.label}  loading {run.config.model}"):
-            runtime = stack.enter_context(load(run.config))
+            runtime = stack.enter_context(load(run.config, run.launcher))
         requests = run.make_requests(runtime)
         runtime.check(requests)
         check_fingerprint(
@@ -137,11 +139,11 @@ def record(run: Run, console: Console) -> RunSummary:
     return summary
 
 
-def load(config: RunConfig) -> LocalRuntime:
-    """The runtime with its models."""
+def load(config: RunConfig, launcher: Launcher | None = None) -> LocalRuntime:
+    """The runtime with its models; worker processes are forked if there is no launcher."""
     from moeinspect.runtime.engine import LocalRuntime  # torch takes seconds: only for a run
 
-    return LocalRuntime(config)
+    return LocalRuntime(config, launcher=launcher)
 
 
 @contextmanager

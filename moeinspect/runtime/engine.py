@@ -21,6 +21,7 @@ from moeinspect.runtime.parallel.layout import RankLayout
 from moeinspect.runtime.parallel.roster import Roster
 from moeinspect.runtime.parallel.shard import ModelShard
 from moeinspect.runtime.plan import check_requests, make_plan
+from moeinspect.runtime.processes.launcher import Launcher
 from moeinspect.runtime.records import Event, FinishedRequest, ModelSummary, PromptRequest
 from moeinspect.runtime.results import RowLayout
 from moeinspect.runtime.sampling import derive_seed, sample_seed
@@ -40,7 +41,7 @@ class LocalRuntime:
     """Runs requests through the local MoE runtime and hands out each with its routed experts.
 
     `config` must have been through `resolve`. `policy` and `jitter` replace choices and timing that must
-    not change any result; tests use them.
+    not change any result; tests use them. `launcher` obtains worker processes, if they are not to be forked.
 
     Raises:
         InputError: a checkpoint cannot be loaded.
@@ -48,9 +49,15 @@ class LocalRuntime:
     """
 
     def __init__(
-        self, config: RunConfig, *, policy: SchedulePolicy | None = None, jitter: Jitter | None = None
+        self,
+        config: RunConfig,
+        *,
+        policy: SchedulePolicy | None = None,
+        jitter: Jitter | None = None,
+        launcher: Launcher | None = None,
     ) -> None:
         self.config = config
+        self._launcher = launcher
         self._asked = config
         self._policy = policy
         self._jitter = jitter
@@ -148,7 +155,7 @@ class LocalRuntime:
         else:
             shapes = partial(kv_shapes, self.config, plan, self._model_configs)
             eos = frozenset(self.eos_token_ids)
-            balancer = Balancer(self.config, plan, self._layout, shapes, eos, self._jitter)
+            balancer = Balancer(self.config, plan, self._layout, shapes, eos, self._jitter, self._launcher)
             self._server = balancer
             yield from balancer.run([(prompt, self._seed(prompt)) for prompt in requests])
 

@@ -10,7 +10,6 @@ from moeinspect.runtime.client import Client
 from moeinspect.runtime.config import RunConfig
 from moeinspect.runtime.device.stream import Jitter
 from moeinspect.runtime.disagg.channel import Channels
-from moeinspect.runtime.disagg.gloo_path import Rendezvous
 from moeinspect.runtime.disagg.merge import merge_answers
 from moeinspect.runtime.disagg.messages import Abort, Ready, RoutedRequest, Submit
 from moeinspect.runtime.disagg.routing import route
@@ -21,6 +20,8 @@ from moeinspect.runtime.memory.kv_cache import KVShape
 from moeinspect.runtime.parallel.layout import RankPlace
 from moeinspect.runtime.parallel.roster import DECODE, Roster
 from moeinspect.runtime.plan import Plan
+from moeinspect.runtime.processes.forked import ForkedProcesses
+from moeinspect.runtime.processes.launcher import Launcher
 from moeinspect.runtime.records import Event, FinishedRequest, PromptRequest, RequestKey
 from moeinspect.runtime.results import RowLayout, finished_request
 
@@ -36,7 +37,10 @@ class Balancer:
         kv_shapes: Callable[[RankPlace], Sequence[KVShape]],
         eos_token_ids: frozenset[int],
         jitter: Jitter | None = None,
+        launcher: Launcher | None = None,
     ) -> None:
+        """Starts the workers, by `launcher` if they are not to be forked here."""
+        launcher = launcher or ForkedProcesses()
         self._config = config
         self._layout = layout
         self._client = Client(())
@@ -46,8 +50,8 @@ class Balancer:
         self._events: list[Event] = []
         self._roster = roster = Roster(config)
         meets = config.transfer == "gloo" or roster.layout.size > 1
-        self._rendezvous = Rendezvous() if meets else None
-        path = self._rendezvous.path if self._rendezvous is not None else ""
+        self._rendezvous = launcher.rendezvous() if meets else None
+        path = self._rendezvous.address if self._rendezvous is not None else ""
         regions = {
             seat.index: [SharedRegion(shape.num_bytes) for shape in kv_shapes(seat.place)]
             for seat in roster.seats
@@ -60,7 +64,7 @@ class Balancer:
             return WorkerArgs(index, config, plan, eos_token_ids, channels, of_seat, path, jitter)
 
         try:
-            self._workers = WorkerGroup(roster.names, roster.links(), args)
+            self._workers = WorkerGroup(roster.names, roster.links(), args, launcher)
         except BaseException:
             self._end_rendezvous()
             raise

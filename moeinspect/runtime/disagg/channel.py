@@ -13,17 +13,29 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from moeinspect.runtime.parallel.links import LOOPBACK
+
 FLUSH_TIMEOUT_S = 5.0
 """How long a worker that ends may take to get its last messages out."""
 
 
 @dataclass(slots=True)
 class Channels:
-    """A worker's connections: to the balancer, to other workers by index, and the one that its beats take."""
+    """A worker's connections: to the balancer, to other workers by index, and the one that its beats take.
+
+    `host` is the address by which other workers reach it.
+    """
 
     balancer: Connection
     peers: dict[int, Connection]
     heartbeat: Connection
+    host: str = LOOPBACK
+
+    @classmethod
+    def unconnected(cls, host: str) -> Channels:
+        """Of a process that will make its connections itself."""
+        nothing: Any = None
+        return cls(nothing, {}, nothing, host)
 
 
 def hang_up(connection: Connection) -> None:

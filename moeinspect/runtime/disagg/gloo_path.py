@@ -1,12 +1,9 @@
-"""KV by `torch.distributed` gloo: point to point between two workers, over the loopback interface."""
+"""KV by `torch.distributed` gloo: point to point between two workers."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -16,35 +13,20 @@ from moeinspect.runtime.device.stream import Device, DeviceStream, StreamEvent
 from moeinspect.runtime.memory.kv_cache import KVCache
 from moeinspect.runtime.parallel.links import (
     LINK_TIMEOUT_S,
+    LOOPBACK,
     LinkError,
     as_bytes,
-    file_store,
     first_line,
     open_process_group,
 )
-
-
-class Rendezvous:
-    """A place in the file system where workers find each other; needed until all of them have met."""
-
-    def __init__(self) -> None:
-        self._folder = tempfile.mkdtemp(prefix="moeinspect-gloo-")
-
-    @property
-    def path(self) -> str:
-        """File that workers meet at."""
-        return str(Path(self._folder) / "store")
-
-    def close(self) -> None:
-        """Removes it."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+from moeinspect.runtime.processes.rendezvous import open_rendezvous
 
 
 class GlooGroup:
     """The workers of a run, ranked by worker index. Threads may use it at the same time."""
 
-    def __init__(self, path: str, rank: int, names: Sequence[str]) -> None:
-        """Meets all the others.
+    def __init__(self, rendezvous: str, rank: int, names: Sequence[str], host: str = LOOPBACK) -> None:
+        """Meets all the others; they reach this one at `host`.
 
         Raises:
             EngineError: this torch has no gloo, or the others did not come.
@@ -52,7 +34,7 @@ class GlooGroup:
         if not dist.is_gloo_available():
             raise EngineError("this torch was built without gloo", "use --transfer shm")
         try:
-            self._group = open_process_group(file_store(path), rank, len(names))
+            self._group = open_process_group(open_rendezvous(rendezvous), rank, len(names), host=host)
         except RuntimeError as error:
             raise EngineError(f"the workers could not meet over gloo: {first_line(error)}") from error
         self._names = names

@@ -66,7 +66,7 @@ class FollowerKV:
 
 
 def _gloo_group(args: WorkerArgs) -> GlooGroup:
-    return GlooGroup(args.rendezvous, args.index, args.roster.names)
+    return GlooGroup(args.rendezvous, args.index, args.roster.names, args.channels.host)
 
 
 def _own_send_path(args: WorkerArgs, caches: Sequence[KVCache], device: Device, wake: Wake) -> SendPath:

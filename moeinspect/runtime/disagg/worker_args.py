@@ -10,9 +10,10 @@ from moeinspect.runtime.config import RunConfig
 from moeinspect.runtime.device.stream import Jitter
 from moeinspect.runtime.disagg.channel import Channels
 from moeinspect.runtime.disagg.shared_region import SharedRegion
-from moeinspect.runtime.parallel.links import Store, file_store, prefix_store
+from moeinspect.runtime.parallel.links import Store, prefix_store
 from moeinspect.runtime.parallel.roster import Roster, Seat
 from moeinspect.runtime.plan import Plan
+from moeinspect.runtime.processes.rendezvous import open_rendezvous
 from moeinspect.runtime.worker.loading import DTYPES
 
 
@@ -22,7 +23,7 @@ class WorkerArgs:
 
     `regions` hold the KV of decode processes, by process and with the target first: its own for one of a
     decode worker, those of its counterparts for one of a prefill worker; none where KV does not travel by
-    shared memory. `rendezvous` is the file that processes meet at for `torch.distributed`.
+    shared memory. `rendezvous` is the address of the place where they meet for `torch.distributed`.
     """
 
     index: int
@@ -46,7 +47,7 @@ class WorkerArgs:
 
     def store(self, prefix: str) -> Store:
         """Where processes of the run meet, under a name that tells the occasions apart."""
-        return prefix_store(prefix, file_store(self.rendezvous))
+        return prefix_store(prefix, open_rendezvous(self.rendezvous))
 
     def own_kv(self) -> list[torch.Tensor] | None:
         """The memory of this process's KV caches, if others reach it, too."""

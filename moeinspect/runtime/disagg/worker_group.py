@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import TypeVar
 
-from moeinspect.errors import EngineError
+from moeinspect.errors import EngineError, WorkerLostError
 from moeinspect.runtime.disagg.channel import Outbox, hang_up
 from moeinspect.runtime.disagg.messages import Failed, Goodbye, Ready, Shutdown, WorkerMessage
-from moeinspect.runtime.processes.forked import ForkedProcesses
 from moeinspect.runtime.processes.heartbeat import BEAT_S, TIMEOUT_VARIABLE, Silence, worker_timeout
 from moeinspect.runtime.processes.launcher import Launcher, MakeArgs, WorkerProcess
 
@@ -34,10 +33,9 @@ class WorkerGroup:
         names: Sequence[str],
         links: Sequence[tuple[int, int]],
         make_args: MakeArgs,
-        launcher: Launcher | None = None,
+        launcher: Launcher,
     ) -> None:
-        """Starts the workers; `links` are pairs of indices in `names` that talk to each other. Without a
-        launcher they are forked.
+        """Starts the workers; `links` are pairs of indices in `names` that talk to each other.
 
         Raises:
             EngineError: a worker could not be started.
@@ -47,7 +45,7 @@ class WorkerGroup:
         self._workers: list[WorkerProcess] = []
         self._outboxes: list[Outbox] = []
         try:
-            for worker in (launcher or ForkedProcesses()).launch(names, links, make_args):
+            for worker in launcher.launch(names, links, make_args):
                 self._workers.append(worker)
                 self._outboxes.append(Outbox(worker.connection))
         except BaseException:
@@ -70,8 +68,8 @@ class WorkerGroup:
         """
         has_news = False
         while not has_news:
-            ready = wait(list(self._sources), WAIT_S)
-            heard = [self._sources[connection] for connection in ready]  # type: ignore[index]
+            ready = self._wait()
+            heard = [self._sources[connection] for connection in ready]
             self._silence.listened(worker.index for worker in heard)
             self._raise_if_silent()
             for worker, connection in zip(heard, ready, strict=True):
@@ -118,6 +116,15 @@ class WorkerGroup:
             worker.connection.close()
         self._workers, self._outboxes = [], []
 
+    def _wait(self) -> list[Connection]:
+        try:
+            return wait(list(self._sources), WAIT_S)  # type: ignore[return-value]
+        except KeyboardInterrupt:
+            for worker, how in self._deaths():
+                if worker.handle.ends_all:
+                    raise _dead(worker, how) from None
+            raise
+
     def _take_beat(self, worker: WorkerProcess) -> None:
         try:
             worker.heartbeat.recv_bytes()
@@ -153,20 +160,29 @@ class WorkerGroup:
         """Names the worker that died; one that ended well because another was gone is not it."""
         deadline = time.monotonic() + EXIT_GRACE_S
         while True:
-            for worker in self._workers:
-                if how := worker.handle.death():
-                    raise EngineError(
-                        f"the {worker.name} worker ({worker.handle.where}) {how}",
-                        "see the system log for what ended it; requests that had ended before are kept",
-                    )
+            for worker, how in self._deaths():
+                raise _dead(worker, how)
             if time.monotonic() > deadline:
                 return
             time.sleep(NEWS_GRACE_S)
+
+    def _deaths(self) -> Iterator[tuple[WorkerProcess, str]]:
+        for worker in self._workers:
+            if worker.connection in self._sources and (how := worker.handle.death()):
+                yield worker, how
 
     def _raise_if_silent(self) -> None:
         longest = self._silence.longest()
         if longest is not None and longest[1] >= self._limit_s:
             raise _silent(self._workers[longest[0]], longest[1])
+
+
+def _dead(worker: WorkerProcess, how: str) -> EngineError:
+    kind = WorkerLostError if worker.handle.ends_all else EngineError
+    return kind(
+        f"the {worker.name} worker ({worker.handle.where}) {how}",
+        "see the system log for what ended it; requests that had ended before are kept",
+    )
 
 
 def _silent(worker: WorkerProcess, seconds: float) -> EngineError:

@@ -113,7 +113,11 @@ def _meet_ranks(args: WorkerArgs) -> Communicator | None:
         return None
     own = roster.ranks_of_worker(args.index)
     return Communicator(
-        layout, args.index - own.start, args.store(f"worker-{own.start}"), [roster.names[i] for i in own]
+        layout,
+        args.index - own.start,
+        args.store(f"worker-{own.start}"),
+        [roster.names[i] for i in own],
+        host=args.channels.host,
     )
 
 
@@ -128,7 +132,8 @@ def _lockstep(args: WorkerArgs, ranks: Communicator | None) -> Lockstep | None:
         return None
     own = args.roster.ranks_of_worker(args.index)
     names = [args.roster.names[i] for i in own]
-    return Lockstep(open_lockstep(ranks.layout, ranks.rank, args.store(f"worker-{own.start}"), names))
+    store = args.store(f"worker-{own.start}")
+    return Lockstep(open_lockstep(ranks.layout, ranks.rank, store, names, host=args.channels.host))
 
 
 def _half(worker: Worker, args: WorkerArgs, lockstep: Lockstep | None) -> WorkerHalf:

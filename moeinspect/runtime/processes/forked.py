@@ -18,7 +18,9 @@ from moeinspect.errors import EngineError
 from moeinspect.runtime.disagg.channel import Channels
 from moeinspect.runtime.disagg.worker_args import WorkerArgs
 from moeinspect.runtime.disagg.worker_process import worker_main
+from moeinspect.runtime.parallel.links import LOOPBACK
 from moeinspect.runtime.processes.launcher import MakeArgs, WorkerProcess
+from moeinspect.runtime.processes.rendezvous import FileRendezvous
 
 _PR_SET_PDEATHSIG = 1
 
@@ -29,6 +31,10 @@ class ForkedProcesses:
     def __init__(self) -> None:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload([__name__])
+
+    def rendezvous(self) -> FileRendezvous:
+        """See `Launcher.rendezvous`."""
+        return FileRendezvous()
 
     def launch(
         self, names: Sequence[str], links: Sequence[tuple[int, int]], make_args: MakeArgs
@@ -46,16 +52,21 @@ class ForkedProcesses:
                     end.close()
 
     def start(
-        self, index: int, name: str, peers: dict[int, Connection], make_args: MakeArgs
+        self,
+        index: int,
+        name: str,
+        peers: dict[int, Connection],
+        make_args: MakeArgs,
+        host: str = LOOPBACK,
     ) -> WorkerProcess:
-        """Starts one worker; `peers` stay the caller's to close.
+        """Starts one worker, which others reach at `host`; `peers` stay the caller's to close.
 
         Raises:
             EngineError: it could not be started.
         """
         ours, theirs = self._context.Pipe()
         heartbeat, heart = self._context.Pipe(duplex=False)
-        args = make_args(index, Channels(theirs, peers, heart))
+        args = make_args(index, Channels(theirs, peers, heart, host))
         process = self._context.Process(target=_body, args=(args,), name=name, daemon=True)
         try:
             _start(process)
@@ -71,6 +82,8 @@ class ForkedProcesses:
 
 class ForkedProcess:
     """The handle of a forked worker."""
+
+    ends_all = False
 
     def __init__(self, process: BaseProcess) -> None:
         self._process = process

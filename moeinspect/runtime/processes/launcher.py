@@ -9,6 +9,7 @@ from typing import Protocol
 
 from moeinspect.runtime.disagg.channel import Channels
 from moeinspect.runtime.disagg.worker_args import WorkerArgs
+from moeinspect.runtime.processes.rendezvous import Rendezvous
 
 MakeArgs = Callable[[int, Channels], WorkerArgs]
 """What the worker of this index is started with, given its connections."""
@@ -16,6 +17,9 @@ MakeArgs = Callable[[int, Channels], WorkerArgs]
 
 class ProcessHandle(Protocol):
     """A process that was obtained."""
+
+    ends_all: bool
+    """Whether somebody else ends the whole run, the main process included, when this one ends."""
 
     @property
     def where(self) -> str:
@@ -44,6 +48,10 @@ class WorkerProcess:
 
 class Launcher(Protocol):
     """A way to obtain and connect worker processes."""
+
+    def rendezvous(self) -> Rendezvous:
+        """A new place where the workers can meet for `torch.distributed`."""
+        ...
 
     def launch(
         self, names: Sequence[str], links: Sequence[tuple[int, int]], make_args: MakeArgs
