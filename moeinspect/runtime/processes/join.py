@@ -7,9 +7,12 @@ import signal
 import socket
 import time
 from dataclasses import replace
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
 
+from moeinspect.errors import EngineError
 from moeinspect.runtime.disagg.channel import Channels
+from moeinspect.runtime.disagg.messages import Failed
 from moeinspect.runtime.disagg.worker_process import worker_main
 from moeinspect.runtime.processes.joining import (
     JOIN_TIMEOUT_S,
@@ -26,13 +29,15 @@ def work(place: TorchrunPlace) -> None:
     """Waits for what rank 0 assigns and does it; returns when rank 0 has no use for it, or has gone.
 
     Raises:
-        EngineError: rank 0 never came.
+        EngineError: rank 0 never came, or something else listens in its place.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     main = MainAddress.find(open_store(place))
     listener = TcpListener("" if place.spans_hosts else main.host, main.key)
     try:
         _join(place, main, listener)
+    except AuthenticationError as error:
+        raise EngineError(f"what rank {place.rank} found where rank 0 listens is another program") from error
     except (OSError, EOFError):
         # Rank 0 has ended, well or not. It has said what there is to say.
         return
@@ -51,15 +56,26 @@ def _join(place: TorchrunPlace, main: MainAddress, listener: TcpListener) -> Non
     # torchrun sends it to everybody when one ends; rank 0 decides what that means, and then hangs up.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     assignment: Assignment = control.recv()
+    try:
+        peers = _meet_peers(place, assignment, main.key, listener)
+    except (OSError, EOFError, AuthenticationError) as error:
+        control.send(Failed(f"it could not meet its peers: {error}", "see that all hosts reach each other"))
+        return
+    listener.close()
+    channels = Channels(control, peers, heartbeat, assignment.host)
+    worker_main(replace(assignment.args, channels=channels))
+
+
+def _meet_peers(
+    place: TorchrunPlace, assignment: Assignment, key: bytes, listener: TcpListener
+) -> dict[int, Connection]:
     peers = {}
     for rank, (host, port) in assignment.connect.items():
-        peers[rank] = connect(host, port, main.key, JOIN_TIMEOUT_S)
+        peers[rank] = connect(host, port, key, JOIN_TIMEOUT_S)
         peers[rank].send(Hello(place.rank, "peer"))
     deadline = time.monotonic() + JOIN_TIMEOUT_S
     while len(peers) < len(assignment.connect) + len(assignment.accept):
         connection = listener.accept(deadline)
         hello: Hello = connection.recv()
         peers[hello.rank] = connection
-    listener.close()
-    channels = Channels(control, peers, heartbeat, assignment.host)
-    worker_main(replace(assignment.args, channels=channels))
+    return peers

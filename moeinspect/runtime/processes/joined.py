@@ -46,11 +46,15 @@ class JoinedProcesses:
             EngineError: the ranks have no place to meet.
         """
         self.place = place
+        self._closing = ExitStack()
+        if place.world_size > 1:
+            self._open(place)
+
+    def _open(self, place: TorchrunPlace) -> None:
         host = "" if place.spans_hosts else LOOPBACK
         key = secrets.token_bytes(32)
         self._store = open_store(place)
         self._listener = TcpListener(host, key)
-        self._closing = ExitStack()
         self._closing.callback(self._listener.close)
         MainAddress(host, self._listener.port, key).publish(self._store)
 
@@ -61,7 +65,8 @@ class JoinedProcesses:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closing.close()
-        if not self.place.has_agent:
+        serves = self.place.world_size > 1 and not self.place.has_agent
+        if serves and kind is not KeyboardInterrupt:
             await_all(self._store, self.place)  # who comes later would look for the store in vain
 
     def rendezvous(self) -> TcpRendezvous:
@@ -123,11 +128,9 @@ class JoinedProcesses:
         while connection is None:
             with suppress(TimeoutError):
                 connection = self._listener.accept(min(deadline, time.monotonic() + _LOOK_S))
-            if gone := [rank for rank, control in controls.items() if control.poll()]:
-                raise WorkerLostError(
-                    f"rank {gone[0]} of torchrun went away before the run began",
-                    "see what it said, and the system log",
-                )
+            for rank, control in controls.items():
+                if control.poll():
+                    raise _failure(rank, control)
             if connection is None and time.monotonic() > deadline:
                 ranks = ", ".join(map(str, missing))
                 raise EngineError(
@@ -175,6 +178,19 @@ class JoinedProcess:
     def end(self, timeout_s: float) -> None:
         """See `ProcessHandle.end`; torchrun kills what does not end by itself."""
         hang_up(self._connection)
+
+
+def _failure(rank: int, control: Connection) -> EngineError:
+    """Why a rank says something, or hangs up, before it has work to do."""
+    try:
+        message = control.recv()
+    except (EOFError, OSError):
+        return WorkerLostError(
+            f"rank {rank} of torchrun went away before the run began", "see what it said, and the system log"
+        )
+    if isinstance(message, Failed):
+        return EngineError(f"rank {rank} of torchrun failed: {message.message}", message.hint)
+    return EngineError(f"rank {rank} of torchrun sent {type(message).__name__} before the run began")
 
 
 def _hosts(controls: dict[int, Connection]) -> dict[int, str]:
