@@ -182,8 +182,8 @@ def run_rank(serving, ranks, steps):
             gathering.send(capturer, output.gathered)
             seen.append(Seen(output.logits, output.hidden, []))
             continue
-        start = gathering.gather(capturer, output.gathered, own.mode)
-        captured = capturer.on_forward_end(batch.out_slots, start=start)
+        gathering.gather(capturer, output.gathered, own.mode)
+        captured = capturer.on_forward_end(batch.out_slots)
         captured.copy_to_host()
         seen.append(Seen(output.logits, output.hidden, captured._host_rows))
     return seen, runner.kv

@@ -116,16 +116,11 @@ class TopkCaptureOutput:
 
 
 class RoutedExpertsCapturer:
-    """The process-wide recorder; a process that serves a target model has one, a draft never makes one.
-
-    The end of a target's forward reads `forward_buffer`: the device buffer itself, unless rows of several
-    ranks have to come together first.
-    """
+    """The process-wide recorder; a process that serves a target model has one, a draft never makes one."""
 
     def __init__(self, shape: CaptureShape) -> None:
         self.shape = shape
         self.device_buffer = CaptureBuffer(shape, shape.max_tokens)
-        self.forward_buffer = self.device_buffer
         self.host_buffer = CaptureBuffer(shape, shape.num_slots)
         self._column = {layer_id: i for i, layer_id in enumerate(shape.layer_ids)}
 
@@ -152,23 +147,14 @@ class RoutedExpertsCapturer:
             margins = torch.inf if router_logits is None else logit_margin(router_logits, self.shape.top_k)
             self.device_buffer.margins[:n, column] = margins
 
-    def separate_forward_buffer(self) -> CaptureBuffer:
-        """A forward buffer beside the device buffer, the same in every forward."""
-        if self.forward_buffer is self.device_buffer:
-            self.forward_buffer = CaptureBuffer(self.shape, self.shape.max_tokens)
-        return self.forward_buffer
-
-    def on_forward_end(
-        self, slots: torch.Tensor, *, clone: bool = True, start: int | None = None
-    ) -> TopkCaptureOutput:
+    def on_forward_end(self, slots: torch.Tensor, *, clone: bool = True) -> TopkCaptureOutput:
         """The rows of the forward that just ran, cloned before the next one overwrites the buffer.
 
         Runs on the compute stream. `slots` [n] are the KV slots that the forward wrote. Without `clone`
-        the output reads the shared buffer whenever its copy runs (fault `buffer-reuse`). `start` is where the
-        rows begin in the forward buffer; None takes the first ones of the device buffer.
+        the output reads the shared buffer whenever its copy runs (fault `buffer-reuse`).
         """
-        buffer, first = (self.device_buffer, 0) if start is None else (self.forward_buffer, start)
-        rows = [tensor[first : first + slots.shape[0]] for tensor in buffer.tensors()]
+        n = slots.shape[0]
+        rows = [tensor[:n] for tensor in self.device_buffer.tensors()]
         if clone:
             rows = [tensor.clone() for tensor in rows]
         return TopkCaptureOutput(self.host_buffer, slots.clone(), rows)

@@ -27,9 +27,9 @@ class LateHostBuffer(CaptureBuffer):
         self._wait = wait
         self._static_row = torch.full((shape.num_slots,), _STORED)
 
-    def defer(self, slots: torch.Tensor, start: int) -> None:
-        """The rows of `slots` [n] are those of the static buffer from `start` on; nothing is copied."""
-        self._static_row[slots] = start + torch.arange(slots.shape[0])
+    def defer(self, slots: torch.Tensor) -> None:
+        """The rows of `slots` [n] are the first n of the static buffer; nothing is copied."""
+        self._static_row[slots] = torch.arange(slots.shape[0])
 
     def store(self, slots: torch.Tensor, rows: Sequence[torch.Tensor]) -> None:
         """Stores rows that were copied in time."""
@@ -54,10 +54,9 @@ class LateHostBuffer(CaptureBuffer):
 class StaticRows(TopkCaptureOutput):
     """In place of a copy of a replay's rows: the promise that they stand in the static buffer."""
 
-    def __init__(self, host: LateHostBuffer, slots: torch.Tensor, start: int) -> None:
+    def __init__(self, host: LateHostBuffer, slots: torch.Tensor) -> None:
         super().__init__(host, slots.clone(), [])
         self._late_host = host
-        self._start = start
 
     def _store(self) -> None:
-        self._late_host.defer(self._slots, self._start)
+        self._late_host.defer(self._slots)

@@ -2,7 +2,8 @@
 
 A rank's device buffer holds its layers and the rows that it routed: those of all data-parallel ranks as far
 as they stand on its tensor-parallel rank. The leader lays them out as one rank alone would have captured the
-gathered batch, and takes the part that belongs to its data-parallel rank.
+gathered batch, and leaves in its device buffer the part that belongs to its data-parallel rank: from there on
+it is as if the process were alone.
 """
 
 from __future__ import annotations
@@ -50,18 +51,16 @@ class RankCapture:
             captured = _rows_of(capturer.device_buffer, rows.num_gathered(place.tp), self._columns(layers))
             self._ranks.replica.send(pack_rows(captured), self._ranks.leader, CAPTURED)
 
-    def gather(self, capturer: RoutedExpertsCapturer, rows: GatheredRows, mode: ForwardMode) -> int:
-        """The leader's end of a forward: lays all ranks' rows out in `capturer.forward_buffer`.
+    def gather(self, capturer: RoutedExpertsCapturer, rows: GatheredRows, mode: ForwardMode) -> None:
+        """The leader's end of a forward: brings all ranks' rows together, and keeps its own.
 
-        What nobody sent is zero. Returns where the rows of this data-parallel rank begin: behind those of the
-        ranks before. Fault `dp-slice` takes a request of theirs for one row unless `mode` is prefill.
+        What nobody sent is zero. The rows of this data-parallel rank stand behind those of the ranks before;
+        fault `dp-slice` takes a request of theirs for one row unless `mode` is prefill.
 
         Raises:
             LinkError: a follower has gone.
         """
-        target = capturer.separate_forward_buffer()
-        for tensor in target.tensors():
-            tensor[: rows.total] = 0
+        common = CaptureBuffer(capturer.shape, rows.total)
         for rank in self._ranks.replica.members:
             place = self._ranks.layout.place(rank)
             layers = self._layers_of(place, rows)
@@ -73,11 +72,12 @@ class RankCapture:
                 captured = _rows_of(capturer.device_buffer, n, _columns(capturer.shape, layers))
             else:
                 captured = self._receive(rank, n, len(layers))
-            _put(captured, rows.places(place.tp), layers, target, capturer.shape)
+            _put(captured, rows.places(place.tp), layers, common, capturer.shape)
         own = self._ranks.place.dp
-        if DP_SLICE in self._faults and mode is not ForwardMode.PREFILL:
-            return rows.requests_before(own)
-        return rows.start(own)
+        by_requests = DP_SLICE in self._faults and mode is not ForwardMode.PREFILL
+        start = rows.requests_before(own) if by_requests else rows.start(own)
+        for kept, all_rows in zip(capturer.device_buffer.tensors(), common.tensors(), strict=True):
+            kept[: rows.dp_rows[own]] = all_rows[start : start + rows.dp_rows[own]]
 
     def _layers_of(self, place: RankPlace, rows: GatheredRows) -> tuple[int, ...]:
         """The layers whose rows the leader gets from the rank at `place`; none if it routed nothing.

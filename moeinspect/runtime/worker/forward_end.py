@@ -16,18 +16,16 @@ def end_of_forward(
     delayed: bool,
     clone: bool = True,
     static: bool = False,
-    start: int | None = None,
 ) -> TopkCaptureOutput:
     """What every captured forward does last: takes its rows out of the shared device buffer.
 
-    Of a forward over several ranks they were gathered, and `start` is where they begin in the forward buffer.
     With `delayed` they join `captures` and are stored by the step's result handler, else at once. `static`
     leaves them in the buffer until their request ends (fault `graph-static-rows`).
     """
     if static and isinstance(capturer.host_buffer, LateHostBuffer):
-        output: TopkCaptureOutput = StaticRows(capturer.host_buffer, slots, start or 0)
+        output: TopkCaptureOutput = StaticRows(capturer.host_buffer, slots)
     else:
-        output = capturer.on_forward_end(slots, clone=clone, start=start)
+        output = capturer.on_forward_end(slots, clone=clone)
     if delayed:
         captures.append(output)
     else:

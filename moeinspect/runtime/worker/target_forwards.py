@@ -41,9 +41,8 @@ class TargetForwards:
         capturer = get_global_experts_capturer()
         if capturer is None:
             raise RuntimeError("a target's process has a capturer")
-        start = None
         if self._gathering is not None and output.gathered is not None:
-            start = self._gathering.gather(capturer, output.gathered, inputs.mode)
+            self._gathering.gather(capturer, output.gathered, inputs.mode)
         captured = end_of_forward(
             capturer,
             output.slots,
@@ -51,7 +50,6 @@ class TargetForwards:
             delayed=self._delayed_copy,
             clone=self._clone,
             static=output.static,
-            start=start,
         )
         return output, captured
 

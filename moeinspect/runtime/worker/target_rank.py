@@ -66,9 +66,9 @@ class TargetRank:
             set_global_experts_capturer(self.capturer)
         self.device = Device(config.threads, self.log, jitter)
         if GRAPH_STATIC_ROWS in self.faults:
-            capturer = self.capturer
-            static = capturer.forward_buffer if ranks is None else capturer.separate_forward_buffer()
-            capturer.host_buffer = LateHostBuffer(shape, static, self.device.compute.synchronize)
+            self.capturer.host_buffer = LateHostBuffer(
+                shape, self.capturer.device_buffer, self.device.compute.synchronize
+            )
         self.forwards = self.make_forwards(target, self.kv_caches[0])
         self.weight_updates = [
             WeightUpdate(step, load_update(config, name, target, ranks))
