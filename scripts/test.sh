@@ -7,4 +7,4 @@ bash scripts/setup.sh dev
 .venv/bin/ruff check
 .venv/bin/ruff format --check
 .venv/bin/mypy
-exec .venv/bin/python -m pytest -n 2 "$@"
+exec .venv/bin/python -m pytest -n 2 --dist worksteal "$@"

@@ -3,10 +3,20 @@
 A test marked `quick(n)` runs n of its many parameters; `pytest -m long` runs the others.
 """
 
+import signal
+import sys
 import zlib
 from collections import defaultdict
 
 import pytest
+
+RUNTIME = "moeinspect.runtime.worker.loading"
+
+
+def pytest_configure():
+    """Lets Ctrl-C interrupt the tests that send it, also where a shell's background job is deaf to it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -20,3 +30,11 @@ def pytest_collection_modifyitems(items):
         kept = same[0].get_closest_marker("quick").args[0]
         for item in sorted(same, key=lambda one: zlib.crc32(one.nodeid.encode()))[kept:]:
             item.add_marker("long")
+
+
+def pytest_runtest_setup():
+    """Reads embedded models once a process, from when the runtime is there."""
+    if RUNTIME in sys.modules:
+        import embedded_models
+
+        embedded_models.keep()

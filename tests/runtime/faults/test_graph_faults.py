@@ -31,7 +31,7 @@ def wrong_cells(fault, prompts=PROMPTS, **options):
     return seen, wrong
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(
     ("fault", "options"),
     [

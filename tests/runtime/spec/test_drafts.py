@@ -74,7 +74,7 @@ def test_random_schedules_give_the_bits_of_target_only(kind, seed):
     assert_identical(seen, baseline(kind, seed > 0))
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("disagg", [False, True], ids=["unified", "disagg"])
 def test_random_delays_on_every_stream_change_nothing(kind, disagg):
