@@ -64,7 +64,9 @@ def run_facts(trace: Trace) -> RunFacts:
         dp_size=_count(config, "dp_size", "data_parallel_size"),
         tp_size=_count(config, "tp_size", "tensor_parallel_size"),
         pp_size=_count(config, "pp_size", "pipeline_parallel_size"),
-        redundant_experts=_count(config, "redundant_experts", "ep_num_redundant_experts"),
+        redundant_experts=_count(
+            config, "redundant_experts", "ep_num_redundant_experts", "num_redundant_experts"
+        ),
         fused_shared_expert=_fused_shared_expert(config),
         hash_layers=_hash_layers(trace),
     )

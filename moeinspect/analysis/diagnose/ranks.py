@@ -16,6 +16,9 @@ from moeinspect.analysis.findings import Diagnosis, Finding
 from moeinspect.trace.schema import Origin, Trace
 
 _MOST = 0.8
+_UNTOUCHED = 0.02
+"""Largest share of wrong rows where a fault leaves rows alone."""
+
 _ENOUGH = 8
 """Rows of the first rank that have to be right where those of the others are wrong."""
 
@@ -28,11 +31,13 @@ def diagnose_sliced(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
         return None
     verified = mismatch.regions["accepted_draft"]
     wrong, first, others = mismatch.rows, verified & (rank == 0), verified & (rank > 0)
-    if others[wrong].mean() < NEARLY_ALL or first.sum() < _ENOUGH or mismatch.rows[first].any():
+    if others[wrong].mean() < NEARLY_ALL or first.sum() < _ENOUGH:
+        return None
+    if mismatch.share_among(first) > _UNTOUCHED:
         return None
     because = [
-        f"all wrong rows are of verify steps: {percent(mismatch.share_among(others))} of those of the other "
-        f"data-parallel ranks, none of the {int(first.sum()):,} of rank 0",
+        f"the wrong rows are of verify steps: {percent(mismatch.share_among(others))} of those of the other "
+        f"data-parallel ranks, {int(wrong[first].sum()) or 'none'} of the {int(first.sum()):,} of rank 0",
     ]
     if sources.elsewhere.any():
         because.append(
