@@ -244,5 +244,7 @@ def test_the_same_on_the_first_rank_or_in_a_run_of_one_rank_is_no_slice():
 def test_a_diagnosis_says_on_which_rank_all_of_it_is():
     made = verified(records(4, disagg=False))
     zero = [replace(r, **(zeroed(slice(None))(r, n) if n % 2 else {})) for n, r in enumerate(made)]
-    (one,) = diagnoses(ranked_trace(zero))
+    report = check_report([ranked_trace(zero)])
+    (one,) = report.diagnoses
+    assert {finding.evidence["dp_rank"] for finding in report.findings} == {1}
     assert "all of it on data-parallel rank 1, none on 1 other rank" in one.because
