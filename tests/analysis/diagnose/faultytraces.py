@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,18 @@ PREFILL, DECODE = 0, 1
 PROMPT, OUTPUT = 24, 16
 
 
+@cache
+def _requests(count: int) -> tuple[RequestRecord, ...]:
+    made = make_records(FACTS, count, prompt_len=PROMPT, output_len=OUTPUT)
+    for record in made:
+        record.expert_ids.flags.writeable = False  # shared by all tests
+    return tuple(made)
+
+
 def records(count: int = 4, *, disagg: bool = True) -> list[RequestRecord]:
     """Requests that prefill one after another in chunks of 8 and then decode all together."""
     made = []
-    for number, record in enumerate(make_records(FACTS, count, prompt_len=PROMPT, output_len=OUTPUT)):
+    for number, record in enumerate(_requests(count)):
         position = np.arange(len(record.expert_ids))
         decoded = position >= PROMPT
         chunks = PROMPT // 8
