@@ -2,7 +2,7 @@
 
 import random
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 from math import prod
 from pathlib import Path
 
@@ -46,6 +46,11 @@ SWITCHES = {
 """Names of `RunConfig` where there is one; others (`workers`, `ranks`, `slots` ...) stand for several."""
 
 MOST_PROCESSES = 8
+FEW_PROCESSES = 4
+"""More take seconds a run, so they are drawn now and then only."""
+
+_TRIES = 150
+"""Draws after which two values count as such that do not go together."""
 
 _SAMPLING = {
     "greedy": {},
@@ -67,6 +72,10 @@ class Choice:
     def pairs(self):
         """All pairs of values that it covers."""
         return set(combinations(zip(SWITCHES, self.values, strict=True), 2))
+
+    @property
+    def num_processes(self):
+        return num_processes(self["workers"], self["ranks"])
 
     def __str__(self):
         default = {name: values[0] for name, values in SWITCHES.items()}
@@ -138,23 +147,43 @@ def settled(values):
 
 
 def draw(rng):
-    """A random choice that can run."""
-    return settled([rng.choice(values) for values in SWITCHES.values()])
+    """A random choice that can run; most have few processes."""
+    while True:
+        choice = settled([rng.choice(values) for values in SWITCHES.values()])
+        if choice.num_processes <= FEW_PROCESSES or rng.random() < 0.1:
+            return choice
 
 
 def pairwise(seed):
     """Choices that together cover every pair of values that can go together, each many new ones."""
     rng = random.Random(seed)
-    missing = set().union(*(draw(rng).pairs for _ in range(6000)))
-    while missing:
-        (one, value), (other, another) = rng.choice(sorted(missing, key=str))
-        best = None
-        for _ in range(40):
-            values = {name: rng.choice(options) for name, options in SWITCHES.items()}
-            values |= {one: value, other: another}
-            candidate = settled(list(values.values()))
-            gain = len(candidate.pairs & missing)
-            if best is None or gain > best[0]:
-                best = (gain, candidate)
-        missing -= best[1].pairs | {((one, value), (other, another))}
-        yield best[1]
+    order = [pair for pair in _all_pairs() if any(_keeps(pair, _with(pair, rng)) for _ in range(_TRIES))]
+    rng.shuffle(order)
+    missing = set(order)
+    for pair in order:
+        if pair not in missing:
+            continue
+        candidates = [_with(pair, rng) for _ in range(40)]
+        best = max(candidates, key=lambda choice: _gain(choice, missing))
+        missing -= best.pairs | {pair}
+        yield best
+
+
+def _all_pairs():
+    entries = [[(name, value) for value in values] for name, values in SWITCHES.items()]
+    return [pair for one, other in combinations(entries, 2) for pair in product(one, other)]
+
+
+def _with(pair, rng):
+    """A random choice with these two values, as far as they go together."""
+    values = {name: rng.choice(options) for name, options in SWITCHES.items()} | dict(pair)
+    return settled(list(values.values()))
+
+
+def _keeps(pair, choice):
+    return all(choice[name] == value for name, value in pair)
+
+
+def _gain(choice, missing):
+    """New pairs, those of many processes at half their worth."""
+    return len(choice.pairs & missing) / (1 if choice.num_processes <= FEW_PROCESSES else 2)

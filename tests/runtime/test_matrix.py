@@ -2,9 +2,9 @@
 
 import pytest
 from healthy_matrix import differences, sample_of
-from switches import SWITCHES, num_processes, pairwise
+from switches import SWITCHES, pairwise
 
-QUICK = [c for c in sample_of(2026, 90) if num_processes(c["workers"], c["ranks"]) <= 2][:16]
+QUICK = [c for c in sample_of(2026, 90) if c.num_processes <= 2][:16]
 
 
 @pytest.mark.quick(8)
