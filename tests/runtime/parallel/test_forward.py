@@ -66,12 +66,15 @@ def test_the_ordinary_mode_stays_close_to_one_rank(dtype, tmp_path, monkeypatch)
     layout = RankLayout(2, 2, 2)
     steps = draw_steps(256, layout.dp, seed=7)
     results = on_ranks(layout, tmp_path, lambda ranks: run_rank(serving, ranks, steps))
+    differing = 0
     for dp, rank in enumerate(layout.leaders()):
         alone = run_alone(serving, steps, dp)[0]
         for a, b in zip(results[rank][0], alone, strict=True):
+            differing += not torch.equal(bits(a.logits), bits(b.logits))
             same = (a.captured[0] == b.captured[0]).all(dim=-1)
             if dtype is torch.float32:
                 assert same.all()
                 torch.testing.assert_close(a.logits, b.logits, rtol=1e-4, atol=1e-4)
             else:
                 assert same.float().mean() > 0.5
+    assert differing > 0  # what the deterministic mode is compared by has teeth
