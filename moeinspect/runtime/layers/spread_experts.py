@@ -61,7 +61,7 @@ class SpreadExperts:
         self._rows = rows
 
     def __call__(self, x: torch.Tensor, chosen: TopKOutput) -> torch.Tensor:
-        """Weighted sums [n, H] of this rank's own rows; `x` [N, H] and `chosen` are all gathered ones."""
+        """Weighted sums of `x` [N, H], the gathered rows: [N, H], zeros but in this rank's own rows."""
         rows, place, tp = self._rows, self._ranks.place, self._ranks.tp
         if rows is None:
             raise RuntimeError("experts were called outside a forward")
@@ -71,12 +71,14 @@ class SpreadExperts:
             gathered = [one.index_select(0, rows.by_rank) for one in gathered]
         if self.on_dispatch is not None:
             self.on_dispatch(gathered[1])
-        if not self._exact:
-            return self._reduced(gathered[0], gathered[1], gathered[2], rows).to(x.dtype)
-        start = rows.dp_start(place.dp, place.tp)
-        own = slice(start, start + len(rows.shard(place.dp, place.tp)))
-        outputs = self._outputs(gathered[0], gathered[1], rows)
-        return combined(outputs, chosen.weights[own], self.held.num_shared)
+        own = rows.among_gathered(place.dp, place.tp)
+        result = x.new_zeros(x.shape)
+        if self._exact:
+            outputs = self._outputs(gathered[0], gathered[1], rows)
+            result[own] = combined(outputs, chosen.weights[own], self.held.num_shared)
+        else:
+            result[own] = self._reduced(gathered[0], gathered[1], gathered[2], rows).to(x.dtype)
+        return result
 
     def move(self, sources: torch.Tensor) -> None:
         """Each slot gets the weights of slot `sources[slot]` [all slots], wherever they are."""

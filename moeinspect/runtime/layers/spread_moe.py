@@ -75,14 +75,14 @@ class SpreadMoELayer(MoELayer):
     ) -> torch.Tensor:
         """Outputs [n, H] for the n real rows of this rank's `x`, whose tokens `token_ids` holds."""
         place = self._ranks.place
-        n = len(rows.shard(place.dp, place.tp))
+        n, own = len(rows.shard(place.dp, place.tp)), rows.among_gathered(place.dp, place.tp)
         gathered, token_ids = self._gather(x[:n], token_ids[:n], rows.dp_counts(place.tp))
         self._spread.begin(rows)
         if gathered.shape[0] == 0:
             return self._experts(gathered, _no_choices(self.topk_config))
         padded = gathered if self._tile is None else pad_rows(gathered, self._tile)
         logits = self._router(padded)[: gathered.shape[0]]
-        return self._run_backend(backend, gathered, logits, token_ids)
+        return self._run_backend(backend, gathered, logits, token_ids)[own]
 
     def _gather(
         self, x: torch.Tensor, token_ids: torch.Tensor, counts: list[int]

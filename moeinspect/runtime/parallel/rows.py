@@ -48,9 +48,10 @@ class GatheredRows:
         """Rows of each data-parallel rank's `tp`: what a gather between them brings together."""
         return [len(self.shard(dp, tp)) for dp in range(len(self.dp_rows))]
 
-    def dp_start(self, dp: int, tp: int) -> int:
-        """Where the rows of data-parallel rank `dp` begin among those that the ranks `tp` gather."""
-        return sum(self.dp_counts(tp)[:dp])
+    def among_gathered(self, dp: int, tp: int) -> slice:
+        """Where the rows of data-parallel rank `dp` stand among those that the ranks `tp` gather."""
+        start = sum(self.dp_counts(tp)[:dp])
+        return slice(start, start + len(self.shard(dp, tp)))
 
     def num_gathered(self, tp: int) -> int:
         """Rows that the data-parallel ranks' `tp` gather: those that each of them routes and captures."""

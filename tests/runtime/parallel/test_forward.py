@@ -5,6 +5,7 @@ import torch
 from model_harness import ORACLE, bits
 from rank_harness import Serving, draw_steps, give_threads_capturers, on_ranks, run_alone, run_rank
 
+from moeinspect.errors import EngineError
 from moeinspect.runtime.layers.placement import ExpertOptions
 from moeinspect.runtime.parallel.layout import RankLayout
 
@@ -78,3 +79,12 @@ def test_the_ordinary_mode_stays_close_to_one_rank(dtype, tmp_path, monkeypatch)
             else:
                 assert same.float().mean() > 0.5
     assert differing > 0  # what the deterministic mode is compared by has teeth
+
+
+def test_a_backend_that_reads_the_weights_of_experts_is_refused(tmp_path):
+    def read(ranks):
+        with pytest.raises(EngineError, match="spread over several ranks.*--backend"):
+            _ = Serving().load(ranks)[0].model.layers_with_topk()[0]._experts.gate_up
+        return True
+
+    assert all(on_ranks(RankLayout(2), tmp_path, read))

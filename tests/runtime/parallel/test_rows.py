@@ -16,10 +16,8 @@ def test_every_row_is_on_one_rank_and_at_its_place(dp_rows, tile, tp):
         places = rows.places(t).tolist()
         assert places == [rows.start(dp) + row for dp, row in own]
         for dp in range(len(dp_rows)):
-            start = rows.dp_start(dp, t)
-            assert [row for d, row in own if d == dp] == [
-                row for _, row in own[start:][: len(rows.shard(dp, t))]
-            ]
+            here = own[rows.among_gathered(dp, t)]
+            assert here == [(dp, row) for row in rows.shard(dp, t)]
             assert len(rows.shard(dp, t)) <= shard_size(dp_rows[dp], tile, tp)
         gathered += own
     by_rank = [gathered[i] for i in rows.by_rank.tolist()]
