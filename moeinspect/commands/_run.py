@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -98,7 +98,9 @@ def record(run: Run, console: Console) -> RunSummary:
         check_fingerprint(
             run.config.model, runtime.model.fingerprint, run.expected_fingerprint, run.baseline_of
         )
-        model = run.model or model_facts(runtime.model)
+        model = model_facts(runtime.model)
+        if run.model is not None:
+            model = replace(model, name=run.model.name, fingerprint=run.model.fingerprint)
         info = run_info(
             run.config,
             runtime.config,

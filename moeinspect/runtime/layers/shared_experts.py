@@ -50,6 +50,6 @@ class FusedSharedExperts:
 
     def __call__(self, x: torch.Tensor, chosen: TopKOutput) -> torch.Tensor:
         """Sum over each row's experts, weighted, in router order, and the shared ones: x [N, H] to [N, H]."""
-        if chosen.ids.shape[1] == self.config.top_k:
+        if chosen.ids.shape[1] <= self.config.top_k:
             chosen = with_shared_experts(chosen.ids, chosen.weights, self.config, self.num_experts)
         return self.experts(x, chosen)

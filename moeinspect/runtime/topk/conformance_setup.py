@@ -19,7 +19,8 @@ from moeinspect.runtime.capture.capturer import (
     set_global_experts_capturer,
 )
 from moeinspect.runtime.layers.experts import Experts
-from moeinspect.runtime.topk.backend import TopKOutput
+from moeinspect.runtime.layers.shared_experts import FusedSharedExperts
+from moeinspect.runtime.topk.backend import LayerExperts, TopKOutput
 from moeinspect.runtime.topk.config import TopKConfig
 
 HIDDEN, _INTERMEDIATE, _MAX_ROWS = 32, 16, 40
@@ -46,6 +47,7 @@ class Case:
     logits: torch.Tensor
     top_k: int
     renormalize: bool = True
+    num_shared: int = 0
 
     @property
     def num_experts(self) -> int:
@@ -63,10 +65,15 @@ class Case:
 
     def config(self, *, allowed: bool = True) -> TopKConfig:
         """The layer's config; `allowed` False has it opted out."""
-        return TopKConfig(self.top_k, self.renormalize, allow_routed_experts_capture=allowed)
+        return TopKConfig(
+            self.top_k,
+            self.renormalize,
+            allow_routed_experts_capture=allowed,
+            num_fused_shared_experts=self.num_shared,
+        )
 
     def expected(self) -> TopKOutput:
-        """What the reference chooses."""
+        """What the reference chooses; columns of shared experts are not among it."""
         return TopKOutput(*router_topk(self.logits, self.top_k, renormalize=self.renormalize))
 
 
@@ -87,6 +94,7 @@ def cases() -> list[Case]:
         Case("top-1", draw(11, 16), 1),
         Case("ids above 255", draw(3, 300), 2),
         Case("bfloat16", draw(13, 16).bfloat16(), 4),
+        Case("a fused shared expert", draw(13, 16), 4, num_shared=1),
     ]
 
 
@@ -160,9 +168,11 @@ def watching(case: Case) -> Iterator[WatchedCapturer]:
         set_global_experts_capturer(before)
 
 
-def experts_of(case: Case) -> Experts:
+def experts_of(case: Case) -> LayerExperts:
     """Experts of a small layer."""
-    E = case.num_experts
+    E = case.num_experts + case.num_shared
     up = draw(E * 2 * _INTERMEDIATE, HIDDEN).view(E, 2 * _INTERMEDIATE, HIDDEN) / 8
     down = draw(E * HIDDEN, _INTERMEDIATE).view(E, HIDDEN, _INTERMEDIATE) / 8
-    return Experts(up.to(case.logits.dtype), down.to(case.logits.dtype), tiled=False)
+    dtype, shared = case.logits.dtype, case.num_shared
+    experts = Experts(up.to(dtype), down.to(dtype), tiled=False, num_shared=shared)
+    return FusedSharedExperts(experts, case.config(), case.num_experts) if shared else experts

@@ -86,3 +86,22 @@ def test_padding_of_a_tile_is_never_captured(capturer):
     model.forward(make_batch([([1, 2, 3], 0, [1, 2, 3])]), make_kv(model))
     assert (capturer.device_buffer.ids[:3] != 0).any(dim=-1).all()
     assert all((tensor[3:] == 0).all() for tensor in capturer.device_buffer.tensors())
+
+
+@selecting_backend
+@pytest.mark.parametrize("num_columns", [0, 1])
+def test_the_column_of_a_shared_expert_is_appended_and_stripped_where_there_is_no_room(name, num_columns):
+    shape = CaptureShape((3,), 4, 33, 40, 8, with_weights=True, num_shared_columns=num_columns)
+    capturer = RoutedExpertsCapturer(shape)
+    set_global_experts_capturer(capturer)
+    try:
+        config = TopKConfig(top_k=4, num_fused_shared_experts=1)
+        chosen = create_backend(name, config, layer_id=3).select(draw(6))
+    finally:
+        set_global_experts_capturer(None)
+    assert (chosen.ids[:, 4] == 32).all() and (chosen.weights[:, 4] == 1).all()
+    alone = create_backend(name, TopKConfig(top_k=4), layer_id=3).select(draw(6))
+    assert torch.equal(chosen.ids[:, :4], alone.ids) and torch.equal(chosen.weights[:, :4], alone.weights)
+    ids, weights = capturer.device_buffer.tensors()
+    assert torch.equal(ids[:6, 0].int(), chosen.ids[:, : 4 + num_columns])
+    assert torch.equal(weights[:6, 0], chosen.weights[:, : 4 + num_columns])
