@@ -164,3 +164,15 @@ def test_request_seeds_that_are_none_are_refused(trace, seeds):
 
 def test_the_recorded_options_are_json(trace):
     assert json.loads(json.dumps(dict(trace.run.run_config))) == dict(trace.run.run_config)
+
+
+def test_rows_wider_than_the_model_chooses_do_not_make_the_baseline_wider(tmp_path):
+    prompts, output, model = tmp_path / "prompts.jsonl", tmp_path / "a.h5", "builtin:random-shared"
+    prompts.write_text(json.dumps({"input_ids": [5, 6, 7], "max_new_tokens": 5}))
+    options = f"--fault shared-expert-column --weight-update 2:{model}-updated -q"
+    assert cli.main(["capture", model, "--prompts", str(prompts), "-o", str(output), *options.split()]) == 0
+    wide = read_trace(output)
+    assert len(wide.weight_versions) == 2
+    with made_baseline(wide, None, False, console()) as baseline:
+        assert (wide.model.top_k, baseline.model.top_k) == (5, 4)
+        assert baseline.model.fingerprint == wide.model.fingerprint
