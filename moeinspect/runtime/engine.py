@@ -10,7 +10,6 @@ from types import TracebackType
 from moeinspect.errors import InputError, UsageError
 from moeinspect.runtime.config import RunConfig
 from moeinspect.runtime.device.stream import Jitter
-from moeinspect.runtime.disagg.balancer import Balancer
 from moeinspect.runtime.faults import DRAFT_IS_CAPTURED
 from moeinspect.runtime.machine import machine_key
 from moeinspect.runtime.models.config import ModelConfig
@@ -21,6 +20,7 @@ from moeinspect.runtime.parallel.layout import RankLayout
 from moeinspect.runtime.parallel.roster import Roster
 from moeinspect.runtime.parallel.shard import ModelShard
 from moeinspect.runtime.plan import check_requests, make_plan
+from moeinspect.runtime.processes.balancer import Balancer
 from moeinspect.runtime.processes.launcher import Launcher
 from moeinspect.runtime.records import Event, FinishedRequest, ModelSummary, PromptRequest
 from moeinspect.runtime.results import RowLayout

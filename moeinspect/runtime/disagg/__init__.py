@@ -1,1 +1,1 @@
-"""Prefill worker, decode worker and balancer."""
+"""Prefill and decode workers: the two sides of a request, and how its KV gets from one to the other."""

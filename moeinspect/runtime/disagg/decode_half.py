@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from moeinspect.runtime.disagg.channel import Inbox
 from moeinspect.runtime.disagg.kv_receiver import KVReceiver, ReceivePath
-from moeinspect.runtime.disagg.messages import (
+from moeinspect.runtime.faults import BATCH_INDEX_SWAP, NO_MERGE
+from moeinspect.runtime.processes.channel import Inbox
+from moeinspect.runtime.processes.messages import (
     Abort,
     KVAborted,
     KVDestination,
@@ -12,9 +13,8 @@ from moeinspect.runtime.disagg.messages import (
     KVUnwanted,
     RoutedRequest,
 )
-from moeinspect.runtime.disagg.worker_args import WorkerArgs
-from moeinspect.runtime.disagg.worker_half import Sender, WorkerHalf
-from moeinspect.runtime.faults import BATCH_INDEX_SWAP, NO_MERGE
+from moeinspect.runtime.processes.worker_args import WorkerArgs
+from moeinspect.runtime.processes.worker_half import Sender, WorkerHalf
 from moeinspect.runtime.records import RequestKey
 from moeinspect.runtime.scheduler.disagg import DecodeScheduler
 from moeinspect.runtime.scheduler.lockstep import Lockstep

@@ -10,11 +10,11 @@ from moeinspect.runtime.disagg.kv_receiver import ReceivePath
 from moeinspect.runtime.disagg.kv_sender import IsDone, SendPath
 from moeinspect.runtime.disagg.led_paths import LedReceivePath, LedSendPath
 from moeinspect.runtime.disagg.shm_path import ShmReceivePath, ShmSendPath
-from moeinspect.runtime.disagg.worker_args import WorkerArgs
 from moeinspect.runtime.memory.kv_cache import KVCache
 from moeinspect.runtime.parallel.commands import ReceiveKV, SendKV
 from moeinspect.runtime.parallel.roster import DECODE
 from moeinspect.runtime.parallel.team import LedTeam, Team
+from moeinspect.runtime.processes.worker_args import WorkerArgs
 
 Wake = Callable[[], None]
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from moeinspect.runtime.disagg.kv_sender import IsDone
-from moeinspect.runtime.disagg.messages import KVReady
+from moeinspect.runtime.processes.messages import KVReady
 from moeinspect.runtime.records import RequestKey
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from moeinspect.runtime.disagg.channel import Inbox
 from moeinspect.runtime.disagg.kv_sender import KVSender, SendPath
-from moeinspect.runtime.disagg.messages import (
+from moeinspect.runtime.processes.channel import Inbox
+from moeinspect.runtime.processes.messages import (
     KVAborted,
     KVDestination,
     KVReady,
     KVUnwanted,
     RoutedRequest,
 )
-from moeinspect.runtime.disagg.worker_args import WorkerArgs
-from moeinspect.runtime.disagg.worker_half import Sender, WorkerHalf
+from moeinspect.runtime.processes.worker_args import WorkerArgs
+from moeinspect.runtime.processes.worker_half import Sender, WorkerHalf
 from moeinspect.runtime.records import RequestKey
 from moeinspect.runtime.scheduler.disagg import PrefillScheduler
 from moeinspect.runtime.scheduler.lockstep import Lockstep

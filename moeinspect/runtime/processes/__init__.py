@@ -1,1 +1,1 @@
-"""The processes of a run: how they are obtained, connected and watched."""
+"""The processes of a run: how they are obtained, connected and watched, and what they say to each other."""

@@ -15,12 +15,12 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from moeinspect.errors import EngineError
-from moeinspect.runtime.disagg.channel import Channels
-from moeinspect.runtime.disagg.worker_args import WorkerArgs
-from moeinspect.runtime.disagg.worker_process import worker_main
 from moeinspect.runtime.parallel.links import LOOPBACK
+from moeinspect.runtime.processes.channel import Channels
 from moeinspect.runtime.processes.launcher import MakeArgs, WorkerProcess
 from moeinspect.runtime.processes.rendezvous import FileRendezvous
+from moeinspect.runtime.processes.worker_args import WorkerArgs
+from moeinspect.runtime.processes.worker_process import worker_main
 
 _PR_SET_PDEATHSIG = 1
 

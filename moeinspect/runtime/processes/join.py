@@ -11,9 +11,7 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
 
 from moeinspect.errors import EngineError
-from moeinspect.runtime.disagg.channel import Channels
-from moeinspect.runtime.disagg.messages import Failed
-from moeinspect.runtime.disagg.worker_process import worker_main
+from moeinspect.runtime.processes.channel import Channels
 from moeinspect.runtime.processes.joining import (
     JOIN_TIMEOUT_S,
     Assignment,
@@ -21,8 +19,10 @@ from moeinspect.runtime.processes.joining import (
     MainAddress,
     open_store,
 )
+from moeinspect.runtime.processes.messages import Failed
 from moeinspect.runtime.processes.tcp import TcpListener, connect
 from moeinspect.runtime.processes.torchrun import TorchrunPlace
+from moeinspect.runtime.processes.worker_process import worker_main
 
 
 def work(place: TorchrunPlace) -> None:

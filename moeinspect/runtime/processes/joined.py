@@ -12,9 +12,8 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 
 from moeinspect.errors import EngineError, WorkerLostError
-from moeinspect.runtime.disagg.channel import Channels, hang_up
-from moeinspect.runtime.disagg.messages import Failed, Goodbye
 from moeinspect.runtime.parallel.links import LOOPBACK
+from moeinspect.runtime.processes.channel import Channels, hang_up
 from moeinspect.runtime.processes.forked import ForkedProcesses
 from moeinspect.runtime.processes.joining import (
     JOIN_TIMEOUT_S,
@@ -25,6 +24,7 @@ from moeinspect.runtime.processes.joining import (
     open_store,
 )
 from moeinspect.runtime.processes.launcher import MakeArgs, WorkerProcess
+from moeinspect.runtime.processes.messages import Failed, Goodbye
 from moeinspect.runtime.processes.rendezvous import TcpRendezvous
 from moeinspect.runtime.processes.tcp import TcpListener, hosts_of
 from moeinspect.runtime.processes.torchrun import TorchrunPlace

@@ -13,9 +13,9 @@ import torch.distributed as dist
 
 from moeinspect import __version__
 from moeinspect.errors import EngineError
-from moeinspect.runtime.disagg.worker_args import WorkerArgs
 from moeinspect.runtime.parallel.links import Store, first_line
 from moeinspect.runtime.processes.torchrun import TorchrunPlace
+from moeinspect.runtime.processes.worker_args import WorkerArgs
 
 JOIN_TIMEOUT_S = 300
 """How long the processes may take to start before they have all met."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Protocol
 
-from moeinspect.runtime.disagg.channel import Channels
-from moeinspect.runtime.disagg.worker_args import WorkerArgs
+from moeinspect.runtime.processes.channel import Channels
 from moeinspect.runtime.processes.rendezvous import Rendezvous
+from moeinspect.runtime.processes.worker_args import WorkerArgs
 
 MakeArgs = Callable[[int, Channels], WorkerArgs]
 """What the worker of this index is started with, given its connections."""

@@ -10,8 +10,8 @@ from runtime_harness import requests
 
 from moeinspect.errors import EngineError
 from moeinspect.runtime.config import RunConfig
-from moeinspect.runtime.disagg.worker_group import WorkerGroup
 from moeinspect.runtime.engine import LocalRuntime
+from moeinspect.runtime.processes.worker_group import WorkerGroup
 
 PROMPTS = requests(8, max_new=40)
 LIMIT_S = 3

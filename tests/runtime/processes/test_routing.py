@@ -1,4 +1,4 @@
-from moeinspect.runtime.disagg.routing import route
+from moeinspect.runtime.processes.routing import route
 from moeinspect.runtime.records import PromptRequest
 
 

@@ -8,10 +8,10 @@ from multiprocessing.connection import Connection, wait
 from typing import TypeVar
 
 from moeinspect.errors import EngineError, WorkerLostError
-from moeinspect.runtime.disagg.channel import Outbox, hang_up
-from moeinspect.runtime.disagg.messages import Failed, Goodbye, Ready, Shutdown, WorkerMessage
+from moeinspect.runtime.processes.channel import Outbox, hang_up
 from moeinspect.runtime.processes.heartbeat import BEAT_S, TIMEOUT_VARIABLE, Silence, worker_timeout
 from moeinspect.runtime.processes.launcher import Launcher, MakeArgs, WorkerProcess
+from moeinspect.runtime.processes.messages import Failed, Goodbye, Ready, Shutdown, WorkerMessage
 
 _M = TypeVar("_M", Ready, Goodbye)
 

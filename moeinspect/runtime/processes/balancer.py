@@ -9,19 +9,19 @@ from moeinspect.runtime.answers import Answer, StepAnswers, read_answers
 from moeinspect.runtime.client import Client
 from moeinspect.runtime.config import RunConfig
 from moeinspect.runtime.device.stream import Jitter
-from moeinspect.runtime.disagg.channel import Channels
 from moeinspect.runtime.disagg.merge import merge_answers
-from moeinspect.runtime.disagg.messages import Abort, Ready, RoutedRequest, Submit
-from moeinspect.runtime.disagg.routing import route
 from moeinspect.runtime.disagg.shared_region import SharedRegion
-from moeinspect.runtime.disagg.worker_args import WorkerArgs
-from moeinspect.runtime.disagg.worker_group import WorkerGroup
 from moeinspect.runtime.memory.kv_cache import KVShape
 from moeinspect.runtime.parallel.layout import RankPlace
 from moeinspect.runtime.parallel.roster import DECODE, Roster
 from moeinspect.runtime.plan import Plan
+from moeinspect.runtime.processes.channel import Channels
 from moeinspect.runtime.processes.forked import ForkedProcesses
 from moeinspect.runtime.processes.launcher import Launcher
+from moeinspect.runtime.processes.messages import Abort, Ready, RoutedRequest, Submit
+from moeinspect.runtime.processes.routing import route
+from moeinspect.runtime.processes.worker_args import WorkerArgs
+from moeinspect.runtime.processes.worker_group import WorkerGroup
 from moeinspect.runtime.records import Event, FinishedRequest, PromptRequest, RequestKey
 from moeinspect.runtime.results import RowLayout, finished_request
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from moeinspect.runtime.answers import AnswerWriter
-from moeinspect.runtime.disagg.channel import Inbox, Outbox
-from moeinspect.runtime.disagg.messages import Abort, Goodbye, Ready, RoutedRequest, Shutdown, Submit
-from moeinspect.runtime.disagg.worker_args import WorkerArgs
 from moeinspect.runtime.models.tokenizer import Tokenizer, load_tokenizer
 from moeinspect.runtime.parallel.commands import Done, Stop
 from moeinspect.runtime.parallel.team import LedTeam
+from moeinspect.runtime.processes.channel import Inbox, Outbox
+from moeinspect.runtime.processes.messages import Abort, Goodbye, Ready, RoutedRequest, Shutdown, Submit
+from moeinspect.runtime.processes.worker_args import WorkerArgs
 from moeinspect.runtime.records import PromptRequest
 from moeinspect.runtime.scheduler.lockstep import POLL_S, Lockstep
 from moeinspect.runtime.scheduler.outputs import StepOutputs

@@ -7,19 +7,19 @@ import signal
 import torch
 
 from moeinspect.errors import MoeinspectError
-from moeinspect.runtime.disagg.channel import Inbox
 from moeinspect.runtime.disagg.decode_half import DecodeHalf
 from moeinspect.runtime.disagg.kv_paths import FollowerKV, receive_path, send_path
-from moeinspect.runtime.disagg.messages import Failed, Goodbye, Ready
 from moeinspect.runtime.disagg.prefill_half import PrefillHalf
-from moeinspect.runtime.disagg.unified_half import UnifiedHalf
-from moeinspect.runtime.disagg.worker_args import WorkerArgs
-from moeinspect.runtime.disagg.worker_half import WorkerHalf
 from moeinspect.runtime.parallel.communicator import Communicator, open_lockstep
 from moeinspect.runtime.parallel.links import LinkError
 from moeinspect.runtime.parallel.roster import DECODE, UNIFIED
 from moeinspect.runtime.parallel.team import ALONE, LedTeam, Team
+from moeinspect.runtime.processes.channel import Inbox
 from moeinspect.runtime.processes.heartbeat import beating
+from moeinspect.runtime.processes.messages import Failed, Goodbye, Ready
+from moeinspect.runtime.processes.unified_half import UnifiedHalf
+from moeinspect.runtime.processes.worker_args import WorkerArgs
+from moeinspect.runtime.processes.worker_half import WorkerHalf
 from moeinspect.runtime.scheduler.lockstep import Lockstep
 from moeinspect.runtime.worker.follower import Follower
 from moeinspect.runtime.worker.target_rank import TargetRank

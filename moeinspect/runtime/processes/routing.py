@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from moeinspect.runtime.disagg.messages import RoutedRequest
+from moeinspect.runtime.processes.messages import RoutedRequest
 from moeinspect.runtime.records import PromptRequest
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from moeinspect.runtime.disagg.channel import Inbox
-from moeinspect.runtime.disagg.messages import RoutedRequest
-from moeinspect.runtime.disagg.worker_args import WorkerArgs
-from moeinspect.runtime.disagg.worker_half import WorkerHalf
+from moeinspect.runtime.processes.channel import Inbox
+from moeinspect.runtime.processes.messages import RoutedRequest
+from moeinspect.runtime.processes.worker_args import WorkerArgs
+from moeinspect.runtime.processes.worker_half import WorkerHalf
 from moeinspect.runtime.scheduler.lockstep import Lockstep
 from moeinspect.runtime.scheduler.scheduler import Scheduler
 from moeinspect.runtime.worker.worker import Worker

@@ -8,11 +8,11 @@ import torch
 
 from moeinspect.runtime.config import RunConfig
 from moeinspect.runtime.device.stream import Jitter
-from moeinspect.runtime.disagg.channel import Channels
 from moeinspect.runtime.disagg.shared_region import SharedRegion
 from moeinspect.runtime.parallel.links import Store, prefix_store
 from moeinspect.runtime.parallel.roster import Roster, Seat
 from moeinspect.runtime.plan import Plan
+from moeinspect.runtime.processes.channel import Channels
 from moeinspect.runtime.processes.rendezvous import open_rendezvous
 from moeinspect.runtime.worker.loading import DTYPES
 
