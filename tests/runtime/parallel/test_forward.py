@@ -83,7 +83,7 @@ def test_the_ordinary_mode_stays_close_to_one_rank(dtype, tmp_path, monkeypatch)
 
 def test_a_backend_that_reads_the_weights_of_experts_is_refused(tmp_path):
     def read(ranks):
-        with pytest.raises(EngineError, match="spread over several ranks.*--backend"):
+        with pytest.raises(EngineError, match=r"spread over several ranks.*--backend"):
             _ = Serving().load(ranks)[0].model.layers_with_topk()[0]._experts.gate_up
         return True
 
