@@ -125,6 +125,7 @@ def test_a_target_that_drafts_for_itself_has_every_proposal_accepted():
         assert steps == -(-(len(ended.output_ids) - 1) // 5)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "options", [{}, {"draft": DRAFT}, {"disagg": True}], ids=["plain", "draft", "disagg"]
 )

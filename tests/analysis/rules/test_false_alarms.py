@@ -19,6 +19,7 @@ STYLES = {
 }
 
 
+@pytest.mark.quick(30)
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize(("experts", "top_k", "layers"), SHAPES)
 def test_a_toy_model_is_clean(experts, top_k, layers, style):
