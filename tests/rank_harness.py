@@ -3,6 +3,7 @@
 import random
 import threading
 from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 from model_harness import make_batch
@@ -12,6 +13,7 @@ from moeinspect.runtime.faults import NO_FAULTS
 from moeinspect.runtime.forward_batch import ForwardMode, empty_batch
 from moeinspect.runtime.layers.placement import PLAIN_EXPERTS, ExpertOptions
 from moeinspect.runtime.memory.kv_cache import KVCache
+from moeinspect.runtime.models.builtin import open_builtin
 from moeinspect.runtime.models.loader import load_model
 from moeinspect.runtime.parallel.capture import RankCapture
 from moeinspect.runtime.parallel.communicator import Communicator
@@ -26,8 +28,13 @@ MAX_ROWS = 256
 _of_thread = threading.local()
 
 
+cached_builtin = cache(open_builtin)
+"""Draws the weights of an embedded model once for all ranks."""
+
+
 def give_threads_capturers(monkeypatch):
     """The capturer is one of the process; here each rank is a thread, and has its own."""
+    monkeypatch.setattr("moeinspect.runtime.models.loader.open_builtin", cached_builtin)
     monkeypatch.setattr(
         "moeinspect.runtime.capture.gate.get_global_experts_capturer",
         lambda: getattr(_of_thread, "capturer", None),
@@ -85,7 +92,7 @@ class Serving:
         capturer = _of_thread.capturer = RoutedExpertsCapturer(shape)
         shard = WHOLE if ranks is None else ModelShard(ranks.layout, ranks.place)
         kv = KVCache(shard.kv_shape(config, NUM_SLOTS, self.dtype))
-        more = {"max_rows": 32} if self.graph else {}
+        more = {"max_rows": 16} if self.graph else {}
         runner = (GraphRunner if self.graph else ForwardRunner)(model, kv, backend="torch", **more)
         runner.initialize()
         return runner, capturer

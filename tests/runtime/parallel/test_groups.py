@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from rank_harness import on_ranks
+from rank_harness import cached_builtin, on_ranks
 
 from moeinspect.errors import EngineError, UsageError
-from moeinspect.runtime.models.builtin import open_builtin
 from moeinspect.runtime.parallel.groups import RankGroup
 from moeinspect.runtime.parallel.layout import RankLayout, RankPlace
 from moeinspect.runtime.parallel.links import LinkError, file_store
@@ -79,7 +78,7 @@ def test_a_rank_alone_needs_nobody():
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (2, 2, 3), (3, 1, 4), (2, 1, 1)])
 def test_shards_cover_a_model_without_overlap(sizes):
-    layout, (config, _) = RankLayout(*sizes), open_builtin("builtin:random")
+    layout, (config, _) = RankLayout(*sizes), cached_builtin("builtin:random")
     held = []
     for place in layout.places():
         shard = ModelShard(layout, place)
@@ -98,6 +97,6 @@ def test_shards_cover_a_model_without_overlap(sizes):
     [(RankLayout(tp=4), "--tp-size 4.*num_key_value_heads"), (RankLayout(pp=7), "--pp-size 7.*6 layers")],
 )
 def test_a_model_that_ranks_cannot_share_is_refused(layout, words):
-    config, _ = open_builtin("builtin:random")
+    config, _ = cached_builtin("builtin:random")
     with pytest.raises(UsageError, match=words):
         ModelShard(layout, RankPlace(0, 0, 0)).check(config)
