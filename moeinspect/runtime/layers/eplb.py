@@ -6,7 +6,9 @@ and one node: copies go to the expert with the largest load per copy, then slots
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from heapq import heapify, heapreplace
 
 
 def balanced_placement(load: Sequence[int], slots_of_rank: Sequence[int]) -> list[int]:
@@ -16,7 +18,7 @@ def balanced_placement(load: Sequence[int], slots_of_rank: Sequence[int]) -> lis
     together. Ties go to the expert or rank that comes first, so everybody who counted the same gets the same.
     """
     experts = _replicated(load, sum(slots_of_rank))
-    copies = [experts.count(expert) for expert in range(len(load))]
+    copies = Counter(experts)
     share = [load[expert] / copies[expert] for expert in experts]
     ranks: list[list[int]] = [[] for _ in slots_of_rank]
     total = [0.0] * len(ranks)
@@ -31,9 +33,10 @@ def balanced_placement(load: Sequence[int], slots_of_rank: Sequence[int]) -> lis
 def _replicated(load: Sequence[int], num_slots: int) -> list[int]:
     """Each expert once, then the copies, each of the expert that then has the largest load per copy."""
     experts = list(range(len(load)))
-    copies = [1] * len(load)
+    busiest = [(-float(load[expert]), expert, 1) for expert in experts]
+    heapify(busiest)
     while len(experts) < num_slots:
-        busiest = max(range(len(load)), key=lambda expert: load[expert] / copies[expert])
-        copies[busiest] += 1
-        experts.append(busiest)
+        _, expert, copies = busiest[0]
+        experts.append(expert)
+        heapreplace(busiest, (-load[expert] / (copies + 1), expert, copies + 1))
     return experts

@@ -38,7 +38,7 @@ class MoELayer:
     ) -> None:
         self.layer_id = layer_id
         self.hash_table = hash_table
-        self._config = config
+        self._config = self._bound_config = config
         self._router = router
         self._experts = experts
         self._captures_after_map = captures_after_map
@@ -67,7 +67,7 @@ class MoELayer:
         The process's capturer has to be there: see `bound_config`.
         """
         self._make_backend = make
-        config = bound_config(self._config)
+        self._bound_config = config = bound_config(self._config)
         if self._captures_after_map:
             config = replace(config, allow_routed_experts_capture=False)
         self._topk = make(config, self.layer_id)
@@ -111,7 +111,7 @@ class MoELayer:
         experts = self._experts
         if self._captures_after_map and isinstance(experts, PlacedExperts):
             ranked = None if self.routes_by_token else logits
-            experts = CaptureAfterMap(experts, self._config, self.layer_id, ranked)
+            experts = CaptureAfterMap(experts, self._bound_config, self.layer_id, ranked)
         if self._config.num_fused_shared_experts:
             experts = FusedSharedExperts(experts, self._config, logits.shape[1])
         return experts
