@@ -1,6 +1,6 @@
 """In a healthy run any difference from target-only is a bug: all switches, pairwise and at random.
 
-    python tests/healthy_matrix.py [--minutes M] [--seed N] [--only MODEL]
+    python tests/healthy_matrix.py [--minutes M] [--seed N] [--skip N] [--only MODEL]
 
 Runs configurations until the time is up: first a set that covers every pair of values of the switches in
 `switches.py`, then random draws. Compares tokens, experts, weights and margins of every request with the
@@ -127,6 +127,7 @@ def main():
     parser = argparse.ArgumentParser(description="Compares healthy runs of all switches with target-only.")
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--skip", type=int, default=0, help="go on behind so many configurations")
     parser.add_argument("--only", choices=MODELS, help="this model alone")
     arguments = parser.parse_args()
     start = time.monotonic()
@@ -137,7 +138,7 @@ def main():
     for number, choice in enumerate(choices):
         if time.monotonic() - start > 60 * arguments.minutes:
             break
-        if arguments.only not in (None, choice["model"]):
+        if number < arguments.skip or arguments.only not in (None, choice["model"]):
             continue
         try:
             compared, found = differences(choice, arguments.seed + number % 5)
