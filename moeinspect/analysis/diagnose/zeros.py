@@ -21,7 +21,7 @@ from moeinspect.analysis.diagnose.provenance import (
 from moeinspect.analysis.diagnose.shards import diagnose_shards
 from moeinspect.analysis.diagnose.words import counted, of_all
 from moeinspect.analysis.findings import Diagnosis, Finding
-from moeinspect.trace.schema import Origin, Trace
+from moeinspect.trace.schema import Origin, Trace, Validity
 
 
 def diagnose_zeros(trace: Trace, findings: tuple[Finding, ...]) -> list[Diagnosis]:
@@ -38,6 +38,8 @@ def diagnose_zeros(trace: Trace, findings: tuple[Finding, ...]) -> list[Diagnosi
     facts, shape = run_facts(trace), prompt_shape(trace, unwritten)
     if shape.is_everything:
         return [_everything(trace, facts, shape)]
+    if _ends_with_the_first_weights(trace, zero):
+        return [_of_first_weights(trace, zero)]
     if cached_rows(trace)[unwritten].mean() >= 0.9:
         return [_cached(trace, facts, unwritten)]
     if (shards := diagnose_shards(trace, facts, zero)) is not None:
@@ -165,6 +167,21 @@ def _everything(trace: Trace, facts: RunFacts, shape: PromptShape) -> Diagnosis:
         because.append(f"all MoE layers are in later ones of {facts.pp_size} pipeline stages")
         causes.append("pp-stage")
     return diagnosis("|".join(sorted(causes)), 0.7, because, trace)
+
+
+def _ends_with_the_first_weights(trace: Trace, zero: NDArray[np.bool_]) -> bool:
+    """All rows that older weights computed are zero, and none that newer ones did."""
+    real, version = trace.rows.validity == Validity.REAL, trace.rows.weight_version
+    written = real & ~zero
+    return bool(written.any() and version[zero].max() < version[written].min())
+
+
+def _of_first_weights(trace: Trace, zero: NDArray[np.bool_]) -> Diagnosis:
+    because = [
+        f"the {counted(int(zero.sum()), 'row')} that the first weights computed are all zero, and no row of "
+        "newer ones is: layers that were built with these found a capturer, those before had none"
+    ]
+    return diagnosis("init-order", 0.85, because, trace)
 
 
 def _scattered(trace: Trace, facts: RunFacts, unwritten: NDArray[np.bool_]) -> Diagnosis:

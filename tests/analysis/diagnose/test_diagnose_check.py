@@ -106,6 +106,16 @@ def test_everything_zero_names_the_ways_in_which_nothing_is_stored():
     ]
 
 
+def test_zeros_that_end_with_the_first_weights_are_layers_that_were_built_too_early():
+    def of_first_weights(record, _):
+        versions = (np.arange(len(record.expert_ids)) >= 7).astype(np.uint16)
+        ids = np.where(versions[:, None, None] == 0, 0, record.expert_ids)
+        return {"expert_ids": ids, "row_weight_version": versions}
+
+    (one,) = diagnoses(spoiled(of_first_weights))
+    assert one.cause == "init-order" and one.confidence >= 0.8
+
+
 def test_zero_layers_are_read_by_where_they_stand():
     assert causes(spoiled(zeroed(slice(None), [0]))) == ["pp-stage"]
     assert causes(spoiled(zeroed(slice(None), [2, 3]))) == ["pp-stage"]
