@@ -20,6 +20,7 @@ from moeinspect.commands.capture import capture
 from moeinspect.commands.check_duplicates import check_duplicates
 from moeinspect.commands.diff import diff
 from moeinspect.commands.disagg_sim import disagg_sim
+from moeinspect.commands.explain import explain
 from moeinspect.console import Console
 from moeinspect.errors import MoeinspectError, WorkerLostError
 from moeinspect.exit_status import ExitStatus
@@ -51,6 +52,7 @@ for _name, _function in (
     ("diff", diff),
     ("check-duplicates", check_duplicates),
     ("disagg-sim", disagg_sim),
+    ("explain", explain),
 ):
     app.command(_name, cls=Command)(_function)
 

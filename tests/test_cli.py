@@ -16,7 +16,7 @@ from moeinspect.errors import EngineError, InputError
 from moeinspect.runtime.faults import FAULTS
 from moeinspect.runtime.traffic import TRAFFICS
 
-COMMANDS = ("capture", "diff", "check-duplicates", "disagg-sim")
+COMMANDS = ("capture", "diff", "check-duplicates", "disagg-sim", "explain")
 DOCS = Path(__file__).parents[1] / "docs" / "command-line.md"
 
 

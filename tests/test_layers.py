@@ -23,13 +23,14 @@ MAY_IMPORT = {
     "__main__": {"cli"},
     "cli": {"commands", "console", "interrupts"},
     "console": {"progress"},
-    "commands": {"runtime", "engines", "analysis", "report", "trace", "console", "interrupts"},
+    "commands": {"runtime", "engines", "analysis", "report", "trace", "guide", "console", "interrupts"},
     "runtime": {"kernels"},
     "kernels": set(),
     "engines": {"trace"},
     "trace": set(),
     "analysis": {"trace"},
-    "report": {"analysis", "trace"},
+    "report": {"analysis", "trace", "guide"},
+    "guide": set(),
     "errors": set(),
     "exit_status": set(),
     "printable": set(),
@@ -149,7 +150,7 @@ def test_allowed_imports_are_not_violations(tmp_path):
 HELP = [
     ["--help"],
     ["--version"],
-    *([name, "-h"] for name in ("capture", "diff", "check-duplicates", "disagg-sim")),
+    *([name, "-h"] for name in ("capture", "diff", "check-duplicates", "disagg-sim", "explain")),
 ]
 
 
@@ -208,3 +209,10 @@ def test_looking_at_files_does_not_import_torch(trace_file, command, format):
     assert status == 0
     assert "h5py" in modules
     assert not modules & {"torch", "triton", "rich"}
+
+
+@pytest.mark.parametrize("argv", [["no-merge"], ["--list"], ["no-merge", "--format", "json"]], ids=" ".join)
+def test_explaining_does_not_import_torch(argv):
+    status, modules = modules_after(["explain", *argv])
+    assert status == 0
+    assert not modules & {"torch", "triton", "h5py", "rich"}

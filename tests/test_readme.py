@@ -82,7 +82,7 @@ def test_readme_shows_real_output(tmp_path, monkeypatch):
         assert stable(run_again(block, shell)) == stable(block)
 
 
-@pytest.mark.parametrize("command", ["capture", "diff", "check-duplicates", "disagg-sim"])
+@pytest.mark.parametrize("command", ["capture", "diff", "check-duplicates", "disagg-sim", "explain"])
 def test_readme_shows_every_command(command):
     blocks = BLOCK.findall(README.read_text(encoding="utf-8"))
     assert any(f"$ moeinspect {command}" in block for block in blocks)
@@ -93,7 +93,7 @@ def test_readme_lists_every_exit_status():
     assert {int(number) for number in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)} == set(ExitStatus)
 
 
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "moeinspect").rglob("*.md")]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -11,6 +11,11 @@ def diff_command(*arguments: str | Path) -> str:
     return shlex.join(["moeinspect", "diff", *map(_argument, arguments)])
 
 
+def fault_command(name: str) -> str:
+    """A run that commits the fault `name`."""
+    return shlex.join(["moeinspect", "capture", "--fault", name, "-o", f"{name}.h5"])
+
+
 def after_diff(trace: Path, baseline: Path | None, *, clean: bool) -> str:
     """After a comparison with `baseline`, or with one that was made and is gone (None).
 

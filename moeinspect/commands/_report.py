@@ -34,13 +34,22 @@ def refuse_input_as_output(output: Path, *inputs: Path) -> None:
 def hand_over(report: Report, common: CommonOptions, console: Console) -> ExitStatus:
     """Writes the report to stdout, or to the file that -o names, and returns its exit status."""
     if common.output is None:
-        console.result(render_for(report, common.format, console))
+        text = render_for(report, common.format, console)
     else:
         from moeinspect.report import render
 
-        _write(common.output, render(report, common.format.value, color=False, width=None), common.force)
-        console.note(f"Wrote {common.output}")
+        text = render(report, common.format.value, color=False, width=None)
+    write_result(text, common, console)
     return exit_status(report)
+
+
+def write_result(text: str, common: CommonOptions, console: Console) -> None:
+    """Writes what a command was asked for to stdout, or to the file that -o names."""
+    if common.output is None:
+        console.result(text)
+    else:
+        _write(common.output, text, common.force)
+        console.note(f"Wrote {common.output}")
 
 
 def render_for(report: Report, format: Format, console: Console) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from moeinspect.analysis.findings import Diagnosis, Finding, LayerStats, Report
 from moeinspect.printable import printable
+from moeinspect.report.guide import explain_command
 from moeinspect.report.words import (
     MORE,
     first_divergence,
@@ -85,6 +86,7 @@ def _diagnosis(one: Diagnosis) -> Iterator[str]:
         yield printable(f"diagnosis {one.cause}: because {reason}")
     if one.reference:
         yield printable(f"diagnosis {one.cause}: seen in {one.reference}")
+    yield printable(f"diagnosis {one.cause}: read {explain_command(one.cause)}")
     yield printable(f"diagnosis {one.cause}: next {one.next_step}")
 
 

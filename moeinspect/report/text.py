@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from moeinspect.analysis.findings import Diagnosis, Finding, Report
 from moeinspect.printable import printable
+from moeinspect.report.drawing import drawn
+from moeinspect.report.guide import explain_command
 from moeinspect.report.layers import layer_view
 from moeinspect.report.words import MORE, counted, input_letter, input_line, verdict_line
 
@@ -31,25 +32,7 @@ STYLES = {
 
 def render_text(report: Report, *, color: bool, width: int) -> str:
     """Inputs, layers, findings by rule, likely causes, and the verdict last."""
-    output = io.StringIO()
-    console = Console(
-        file=output,
-        width=max(width, 40),
-        force_terminal=color,
-        color_system="standard" if color else None,
-        no_color=not color,
-        legacy_windows=False,
-        markup=False,
-        highlight=False,
-        emoji=False,
-    )
-    for number, section in enumerate(_sections(report)):
-        if number:
-            console.print()
-        console.print(section)
-    console.print()
-    console.print(Text(printable(verdict_line(report)), STYLES[report.verdict]))
-    return "\n".join(line.rstrip() for line in output.getvalue().split("\n"))
+    return drawn(_sections(report), color=color, width=width)
 
 
 def _sections(report: Report) -> Iterator[RenderableType]:
@@ -60,6 +43,7 @@ def _sections(report: Report) -> Iterator[RenderableType]:
         yield _findings(report)
     if report.diagnoses:
         yield _diagnoses(report.diagnoses)
+    yield Text(printable(verdict_line(report)), STYLES[report.verdict])
 
 
 def _inputs(report: Report) -> Table:
@@ -129,5 +113,6 @@ def _evidence(one: Diagnosis) -> Table:
         table.add_row(Text("•", "dim", justify="right"), Text(printable(reason)))
     if one.reference:
         table.add_row(Text("seen", "dim"), Text(printable(one.reference)))
+    table.add_row(Text("read", "dim"), Text(printable(explain_command(one.cause)), overflow="fold"))
     table.add_row(Text("next", "dim"), Text(printable(one.next_step), "green", overflow="fold"))
     return table

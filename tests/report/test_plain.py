@@ -17,7 +17,7 @@ def lines(report, *, color=False):
 
 def test_every_line_starts_with_what_it_is():
     kinds = [line.split()[0].rstrip(":") for line in lines(diff())]
-    assert kinds == ["input"] * 2 + ["layer"] * 4 + ["error"] * 3 + ["diagnosis"] * 5 + ["findings"]
+    assert kinds == ["input"] * 2 + ["layer"] * 4 + ["error"] * 3 + ["diagnosis"] * 6 + ["findings"]
 
 
 def test_long_lines_are_not_cut():
