@@ -52,7 +52,7 @@ def test_colour_adds_escape_codes_and_nothing_else():
 def test_a_diagnosis_shows_cause_evidence_reference_and_command():
     got = shown(diff())
     read = "read moeinspect explain draft-capture"
-    for part in ("draft-capture", "95 % sure", "layers 1-2 differ", "sglang#26980", read, "next moeinspect x"):
+    for part in ("draft-capture", "95 % sure", "layers 1-2 differ", "sglang#26980", read, "next moeinspect"):
         assert part in got
 
 
