@@ -29,6 +29,7 @@ def capture_dtype(experts):
     return torch.uint8 if experts <= 256 else torch.int16
 
 
+@pytest.mark.quick(32)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize(
     ("experts", "k"), [(4, 1), (5, 5), (32, 4), (60, 8), (64, 3), (128, 8), (256, 7), (320, 8)]
