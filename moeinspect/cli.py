@@ -16,6 +16,7 @@ from typer.exceptions import TyperException
 from moeinspect.commands._binding import LAUNCHER, Command
 from moeinspect.commands._launch import is_for_another_rank, launched, work_for_rank_0
 from moeinspect.commands._options import Version
+from moeinspect.commands.bisect import bisect
 from moeinspect.commands.capture import capture
 from moeinspect.commands.check_duplicates import check_duplicates
 from moeinspect.commands.diff import diff
@@ -52,6 +53,7 @@ for _name, _function in (
     ("diff", diff),
     ("check-duplicates", check_duplicates),
     ("disagg-sim", disagg_sim),
+    ("bisect", bisect),
     ("explain", explain),
 ):
     app.command(_name, cls=Command)(_function)

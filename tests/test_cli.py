@@ -16,7 +16,7 @@ from moeinspect.errors import EngineError, InputError
 from moeinspect.runtime.faults import FAULTS
 from moeinspect.runtime.traffic import TRAFFICS
 
-COMMANDS = ("capture", "diff", "check-duplicates", "disagg-sim", "explain")
+COMMANDS = ("capture", "diff", "check-duplicates", "disagg-sim", "bisect", "explain")
 DOCS = Path(__file__).parents[1] / "docs" / "command-line.md"
 
 
@@ -77,6 +77,8 @@ def test_help_is_exit_0_on_stdout(run, name):
         (["diff"], "Missing argument 'TRACE'; try `moeinspect diff --help`"),
         (["diff", "a.h5", "--max-mismatch", "1.5"], "must be at least 0 and at most 1, not 1.5"),
         (["check-duplicates"], "Missing argument 'TRACE'"),
+        (["bisect"], "Missing argument 'TRACE'"),
+        (["bisect", "a.h5", "--max-runs", "0"], "must be at least 1 and at most 10000, not 0"),
     ],
 )
 def test_a_wrong_command_line_is_one_line_and_exit_2(run, argv, message):

@@ -150,7 +150,7 @@ def test_allowed_imports_are_not_violations(tmp_path):
 HELP = [
     ["--help"],
     ["--version"],
-    *([name, "-h"] for name in ("capture", "diff", "check-duplicates", "disagg-sim", "explain")),
+    *([name, "-h"] for name in ("capture", "diff", "check-duplicates", "disagg-sim", "bisect", "explain")),
 ]
 
 

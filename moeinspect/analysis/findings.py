@@ -84,3 +84,8 @@ class Report:
     diagnoses: tuple[Diagnosis, ...] = ()
     strict: bool = False
     """A numerics verdict counts as a difference (`--strict`, or both traces claim bit-exactness)."""
+
+    @property
+    def differs(self) -> bool:
+        """Whether something was found: findings, or numerics where they count."""
+        return self.verdict == "findings" or (self.verdict == "numerics" and self.strict)

@@ -7,15 +7,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from moeinspect.commands._next import diff_command
+from moeinspect.commands._recorded import not_opted_in, recorded_options, request_seeds
 from moeinspect.commands._run import Run, record
 from moeinspect.commands._versions import first_used, versioned_records
 from moeinspect.console import Console
 from moeinspect.errors import InputError
 from moeinspect.runtime.config import RunConfig
-from moeinspect.runtime.records import PromptRequest, RequestKey
+from moeinspect.runtime.records import PromptRequest
 from moeinspect.runtime.resolve import resolve
 from moeinspect.trace.schema import Trace, Validity
 
@@ -24,6 +24,8 @@ SHOWN_PATH = "(target-only baseline)"
 
 _SAME = ("model", "dtype", "device", "seed", "threads", "temperature", "top_p", "top_k")
 """Options of the trace's run that the baseline takes over."""
+
+_GIVE_ONE = "give diff a baseline as second trace"
 
 
 @contextmanager
@@ -69,7 +71,10 @@ def baseline_config(trace: Trace) -> RunConfig:
             f"make a reference with `{made_with}`, then `{diff_command(Path(trace.path), 'reference.h5')}`",
         )
     config = RunConfig(
-        **_recorded(trace), target_only=True, weights=trace.rows.weights is not None, margins=True
+        **recorded_options(trace, _SAME, _GIVE_ONE),
+        target_only=True,
+        weights=trace.rows.weights is not None,
+        margins=True,
     )
     return resolve(config, frozenset())[0]
 
@@ -83,7 +88,7 @@ def baseline_requests(trace: Trace, console: Console) -> list[PromptRequest]:
     Raises:
         InputError: there is none.
     """
-    seeds, not_opted_in = _request_seeds(trace), _not_opted_in(trace)
+    seeds, without_rows = request_seeds(trace), not_opted_in(trace)
     requests = []
     for position in range(len(trace.requests)):
         request_id, sample = str(trace.requests.id[position]), int(trace.requests.sample[position])
@@ -100,7 +105,7 @@ def baseline_requests(trace: Trace, console: Console) -> list[PromptRequest]:
                 seed=seeds.get(request_id),
                 ignore_eos=True,
                 sample=sample,
-                return_routed_experts=(request_id, sample) not in not_opted_in,
+                return_routed_experts=(request_id, sample) not in without_rows,
             )
         )
     if not requests:
@@ -122,41 +127,3 @@ def _under_recorded_weights(run: Run, trace: Trace, requests: list[PromptRequest
         model=trace.model,
         weight_versions=trace.weight_versions,
     )
-
-
-def _recorded(trace: Trace) -> dict[str, Any]:
-    """The options that the baseline takes over, checked: a trace is a file from anywhere."""
-    defaults = RunConfig()
-    options = {}
-    for name in _SAME:
-        value = trace.run.run_config.get(name)
-        expected = type(getattr(defaults, name))
-        if isinstance(value, bool) or not isinstance(value, (int, float) if expected is float else expected):
-            raise InputError(
-                f"{trace.path}: its run_config does not tell a usable {name} ({value!r})",
-                "give diff a baseline as second trace",
-            )
-        options[name] = value
-    return options
-
-
-def _request_seeds(trace: Trace) -> dict[str, int]:
-    seeds: Any = trace.run.run_config.get("request_seeds", {})
-    if not isinstance(seeds, dict) or not all(type(seed) is int for seed in seeds.values()):
-        raise InputError(f"{trace.path}: request_seeds in its run_config are no seeds by id")
-    return {str(key): seed for key, seed in seeds.items()}
-
-
-def _not_opted_in(trace: Trace) -> set[RequestKey]:
-    keys: Any = trace.run.run_config.get("not_opted_in", [])
-    match keys:
-        case [*keys] if all(_is_key(key) for key in keys):
-            return {(request_id, sample) for request_id, sample in keys}
-    raise InputError(f"{trace.path}: not_opted_in in its run_config is no list of ids and samples")
-
-
-def _is_key(value: object) -> bool:
-    match value:
-        case [str(), int(sample)]:
-            return not isinstance(sample, bool)
-    return False

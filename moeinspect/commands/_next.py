@@ -27,6 +27,11 @@ def after_diff(trace: Path, baseline: Path | None, *, clean: bool) -> str:
     return diff_command(trace, *([] if baseline is None else [baseline]), "--format", "json")
 
 
+def after_bisect(trace: Path, command: str) -> str:
+    """The command that shows the smallest set, if there is one."""
+    return command or diff_command(trace)
+
+
 def _argument(argument: str | Path) -> str:
     """A file whose name begins with a dash is written so that it is no option."""
     looks_like_option = isinstance(argument, Path) and str(argument).startswith("-")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from moeinspect import __version__
+from moeinspect.commands._request_groups import OPTIONS, request_groups
 from moeinspect.runtime.config import RunConfig
 from moeinspect.runtime.records import ROW_ORIGINS, Event, FinishedRequest, ModelSummary, PromptRequest
 from moeinspect.trace.schema import (
@@ -68,7 +69,8 @@ def recorded_config(
     `automatic` names options that the run chose a value for, since they were not given,
     `weight_fingerprints` tells the weights of `/weight_versions` apart, `request_seeds` holds the seeds by
     id of requests that name one, `not_opted_in` id and sample of those that do not ask for their routed
-    experts, `hash_layers` the model's hash-routed layers. What does not apply is left out.
+    experts, `request_options` all requests and what they ask for, `hash_layers` the model's hash-routed
+    layers. What does not apply is left out.
     """
     requests = list(requests)
     options = asdict(config)
@@ -82,6 +84,7 @@ def recorded_config(
     options |= {"automatic": automatic} if automatic else {}
     options |= {"request_seeds": seeds} if seeds else {}
     options |= {"not_opted_in": not_opted_in} if not_opted_in else {}
+    options |= {OPTIONS: request_groups(config, requests)} if requests else {}
     options |= {"hash_layers": list(hash_layers)} if hash_layers else {}
     return options
 

@@ -61,9 +61,7 @@ def render_for(report: Report, format: Format, console: Console) -> str:
 
 def exit_status(report: Report) -> ExitStatus:
     """0 for clean and for numerics, unless they are asked for strictly; 1 for findings."""
-    if report.verdict == "findings" or (report.verdict == "numerics" and report.strict):
-        return ExitStatus.FINDINGS
-    return ExitStatus.OK
+    return ExitStatus.FINDINGS if report.differs else ExitStatus.OK
 
 
 def _write(path: Path, text: str, force: bool) -> None:

@@ -19,7 +19,7 @@ def render_github(report: Report) -> str:
     lines = [_finding(report, finding) for finding in report.findings[:MAX_FINDINGS]]
     if len(report.findings) > MAX_FINDINGS:
         more = f"... and {len(report.findings) - MAX_FINDINGS} more findings ({MORE})"
-        lines.append(_command("notice", "moeinspect", more))
+        lines.append(command("notice", "moeinspect", more))
     lines += [line for one in report.diagnoses for line in _diagnosis(one)]
     # A verdict cannot start with ::, so nothing in it is taken for a command.
     return "\n".join([*lines, printable(verdict_line(report))]) + "\n"
@@ -31,17 +31,18 @@ def _finding(report: Report, finding: Finding) -> str:
     source = ": ".join(part for part in (letter, path) if part)
     request = "" if finding.request is None else f"request {finding.request!r}, "
     message = f"{request}{finding.message}" + (f" [{source}]" if source else "")
-    return _command(_COMMANDS[finding.severity], f"moeinspect {finding.rule}", message)
+    return command(_COMMANDS[finding.severity], f"moeinspect {finding.rule}", message)
 
 
 def _diagnosis(one: Diagnosis) -> Iterator[str]:
     reasons = "\n".join(f"- {reason}" for reason in one.because)
     seen = f"\nSeen in: {one.reference}" if one.reference else ""
     title = f"moeinspect diagnosis: {one.cause} ({one.confidence:.0%})"
-    yield _command("notice", title, f"{reasons}{seen}\nNext: {one.next_step}")
+    yield command("notice", title, f"{reasons}{seen}\nNext: {one.next_step}")
 
 
-def _command(name: str, title: str, message: str) -> str:
+def command(name: str, title: str, message: str) -> str:
+    """One workflow command."""
     return f"::{name} title={_property(title)}::{_data(message)}"
 
 

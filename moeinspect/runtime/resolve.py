@@ -23,7 +23,7 @@ OWN_PROMPTS = "prompts"
 _UPDATE_STEP = 8
 """Step of a weight update that a fault turns on: the first requests are in the middle of their outputs."""
 
-_TARGET_ONLY: dict[str, Any] = {
+TARGET_ONLY: dict[str, Any] = {
     "overlap": False,
     "disagg": False,
     "prefill_workers": 1,
@@ -46,7 +46,7 @@ _TARGET_ONLY: dict[str, Any] = {
     "chunked_prefill_size": UNCHUNKED,
     "backend": "torch",
 }
-
+"""What `--target-only` sets; a contrary switch beside it is refused."""
 
 _CAPACITIES = ("host_kv_slots", "redundant_experts")
 """Needs of which any size will do, beside the one that is turned on."""
@@ -107,13 +107,13 @@ def _inert_over_ranks(config: RunConfig) -> list[str]:
 def _resolve_target_only(config: RunConfig, explicit: frozenset[str]) -> RunConfig:
     if config.faults:
         raise UsageError("--target-only and --fault contradict each other", "leave one of them out")
-    for field, value in _TARGET_ONLY.items():
+    for field, value in TARGET_ONLY.items():
         if field in explicit and getattr(config, field) != value:
             raise UsageError(
                 f"--target-only and {option_words(field, getattr(config, field))} contradict each other",
                 "leave one of them out",
             )
-    return replace(config, **_TARGET_ONLY)
+    return replace(config, **TARGET_ONLY)
 
 
 def _choose_model(config: RunConfig, explicit: frozenset[str], notes: list[str]) -> RunConfig:

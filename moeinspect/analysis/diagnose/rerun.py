@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ DEFAULTS: dict[str, object] = {
 }
 """What `moeinspect capture` does where it is told nothing, by the names in `run_config`."""
 
-_PART_OF = {
+PART_OF = {
     "disagg": ("prefill_workers", "decode_workers", "transfer"),
     "draft": ("num_draft_tokens", "draft_topk", "adaptive_draft"),
     "prefix_cache": ("host_kv_slots",),
@@ -68,7 +68,7 @@ def run_again(trace: Trace, switch: tuple[str, ...]) -> str:
     config = trace.run.run_config
     turned = switch[0].removeprefix("--").removeprefix("no-").replace("-", "_")
     words = ["moeinspect", "capture", str(config.get("model", trace.model.name))]
-    words += _options(config, {turned, *_PART_OF.get(turned, ()), *_chosen_by_itself(config)})
+    words += option_list(config, {turned, *PART_OF.get(turned, ()), *_chosen_by_itself(config)})
     suffix = "-".join(switch).strip("-").replace("--", "-")
     output = f"{Path(trace.path).stem}-{suffix}.h5"
     again = [*words, *switch, "-o", output]
@@ -81,13 +81,15 @@ def _chosen_by_itself(config: Mapping[str, Any]) -> Iterable[str]:
     return map(str, automatic) if isinstance(automatic, list) else ()
 
 
-def _options(config: Mapping[str, Any], without: set[str]) -> list[str]:
-    """Every option of the run that is not at its default."""
+def option_list(
+    config: Mapping[str, Any], without: Collection[str], always: Collection[str] = ()
+) -> list[str]:
+    """Every option of the run that is not at its default or is `always` said, but those `without`."""
     words = []
     for name, default in DEFAULTS.items():
         value = config.get(name, default)
         value = list(value) if isinstance(value, tuple) else value
-        if name not in without and value != default:
+        if name not in without and (name in always or value != default):
             words += _option(name, value)
     return words
 

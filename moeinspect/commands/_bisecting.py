@@ -1,0 +1,87 @@
+"""From a trace to the smallest set of switches that brings its difference."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+
+from moeinspect.analysis.bisect.bisection import Bisection
+from moeinspect.analysis.bisect.ordering import likeliest_first
+from moeinspect.analysis.bisect.search import Search, Switches
+from moeinspect.analysis.diagnose.rerun import option_list
+from moeinspect.analysis.requests import LOCAL
+from moeinspect.commands._bisect_runs import Baselines, Runner
+from moeinspect.commands._next import diff_command
+from moeinspect.commands._recorded import recorded_run
+from moeinspect.commands._requests_again import requests_again
+from moeinspect.console import Console
+from moeinspect.errors import InputError
+from moeinspect.runtime.config import RunConfig
+from moeinspect.runtime.faults import FAULTS
+from moeinspect.runtime.option_words import option_words
+from moeinspect.runtime.switches import switches_on, with_only
+from moeinspect.runtime.traffic import TRAFFICS
+from moeinspect.trace.schema import Trace
+
+PROMPTS = "PROMPTS.jsonl"
+"""Stands for a file of which the trace does not know the name."""
+
+
+def bisect_trace(trace: Trace, max_runs: int, console: Console) -> Bisection:
+    """Compares `trace` with target-only and, if they differ, searches for the switches that bring it.
+
+    Raises:
+        InputError: another engine's trace, a model that changed, or nothing to compare or to run again.
+        EngineError: a run failed.
+    """
+    if trace.run.engine != LOCAL:
+        raise InputError(
+            f"{trace.path}: recorded by {trace.run.engine}, so bisect cannot run it again",
+            "make a reference with `moeinspect capture MODEL --target-only --prompts FILE -o reference.h5`, "
+            f"then `{diff_command(Path(trace.path), 'reference.h5')}`",
+        )
+    config = recorded_run(trace)
+    baselines = Baselines(console)
+    recorded = baselines.compare(trace)
+    order = likeliest_first(switches_on(config), recorded.diagnoses)
+    options = {name: option_words(name, getattr(config, name)) for name in order}
+    if not recorded.differs:
+        return Bisection(recorded, options, (), "clean")
+    requests = requests_again(trace, config, console)
+    runner = Runner(trace, config, requests, order, baselines, console)
+
+    def settled(switches: Switches) -> Switches:
+        return frozenset(switches_on(with_only(config, switches)))
+
+    found = Search(order, runner.differs, settled, max_runs=max_runs).find()
+    if found.switches is None:
+        return Bisection(recorded, options, tuple(runner.trials), found.outcome)
+    smallest = tuple(name for name in order if name in found.switches)
+    return Bisection(
+        recorded,
+        options,
+        tuple(runner.trials),
+        found.outcome,
+        smallest,
+        _command(with_only(config, found.switches), trace, builtin=runner.are_builtin),
+        () if runner.are_builtin else (f"{PROMPTS} stands for the prompts that the trace was recorded with",),
+    )
+
+
+def _command(config: RunConfig, trace: Trace, *, builtin: bool) -> str:
+    """Runs with these switches again and looks at the outcome.
+
+    Options that a fault or a traffic would turn on are said, too, so that they stay as they are.
+    """
+    touched = {name for fault in config.faults if fault in FAULTS for name in FAULTS[fault].needs}
+    touched |= {name for traffic in config.traffic for name in TRAFFICS[traffic].options}
+    output = f"{Path(trace.path).stem}-bisected.h5"
+    words = [
+        *("moeinspect", "capture", config.model),
+        *([] if builtin else ["--prompts", PROMPTS]),
+        *option_list(asdict(config), without={"traffic"} if not builtin else set(), always=touched),
+        *(word for fault in config.faults for word in ("--fault", fault)),
+        *("-o", output),
+    ]
+    return f"{shlex.join(words)} && {diff_command(Path(output))}"

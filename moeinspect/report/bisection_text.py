@@ -1,0 +1,103 @@
+"""A bisection for a person at a terminal: a table of the runs, then what they name."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from moeinspect.analysis.bisect.bisection import Bisection, cells_differ
+from moeinspect.analysis.findings import Report
+from moeinspect.printable import printable
+from moeinspect.report.bisection import switch_words, top_cause, verdict_line
+from moeinspect.report.text import STYLES
+from moeinspect.report.words import input_line
+
+
+def render_text(bisection: Bisection, *, color: bool, width: int) -> str:
+    """Input, runs, smallest set, and the verdict last."""
+    output = io.StringIO()
+    console = Console(
+        file=output,
+        width=max(width, 40),
+        force_terminal=color,
+        color_system="standard" if color else None,
+        no_color=not color,
+        legacy_windows=False,
+        markup=False,
+        highlight=False,
+        emoji=False,
+    )
+    for section in _sections(bisection):
+        console.print(section)
+        console.print()
+    style = STYLES["clean" if bisection.outcome == "clean" else "findings"]
+    console.print(Text(printable(verdict_line(bisection)), style))
+    return "\n".join(line.rstrip() for line in output.getvalue().split("\n"))
+
+
+def _sections(bisection: Bisection) -> Iterator[RenderableType]:
+    ours = bisection.recorded.inputs[0]
+    head = Text(printable(ours.path), "bold", overflow="fold")
+    yield head.append(f"  {input_line(ours)}", "not bold dim")
+    yield _runs(bisection)
+    if bisection.smallest is not None:
+        yield Text("Smallest set that differs", "bold")
+        yield Padding(_smallest(bisection), (0, 0, 0, 2))
+
+
+def _runs(bisection: Bisection) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", show_edge=False)
+    table.add_column("run", justify="right", no_wrap=True)
+    table.add_column("switches", ratio=3, overflow="fold")
+    for title in ("rows", "differ", "s"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("verdict", ratio=2, overflow="fold")
+    as_recorded = ("", f"as recorded: {_names(tuple(bisection.options))}")
+    table.add_row(*as_recorded, *_figures(bisection.recorded), "", _verdict(bisection.recorded))
+    for number, trial in enumerate(bisection.trials, start=1):
+        names = _names(trial.switches) + (" (again)" if trial.again else "")
+        figures = _figures(trial.report)
+        table.add_row(str(number), names, *figures, f"{trial.seconds:.1f}", _verdict(trial.report))
+    return table
+
+
+def _names(switches: tuple[str, ...]) -> str:
+    return printable(", ".join(name.replace("_", "-") for name in switches) or "none")
+
+
+def _figures(report: Report) -> tuple[str, str]:
+    return f"{report.counts['rows_compared']:,}", f"{cells_differ(report):,}"
+
+
+def _verdict(report: Report) -> Text:
+    cause = top_cause(report) if report.differs else None
+    name = "findings" if report.differs else report.verdict
+    return Text(printable(cause.cause if cause else name), STYLES[name].removeprefix("bold "))
+
+
+def _smallest(bisection: Bisection) -> Table:
+    table = Table.grid(padding=(0, 2))
+    words = switch_words(bisection, bisection.smallest or ())
+    table.add_row(Text("switches", "dim"), Text(printable(words), "bold", overflow="fold"))
+    shown = bisection.shown_by
+    cause = top_cause(shown.report) if shown else None
+    if cause:
+        sure = Text(printable(cause.cause), "bold magenta")
+        table.add_row(
+            Text("cause", "dim"), sure.append(f"  {100 * cause.confidence:.0f} % sure", "not bold dim")
+        )
+        for number, reason in enumerate(cause.because):
+            table.add_row(Text("" if number else "because", "dim"), Text(printable(reason)))
+        if cause.reference:
+            table.add_row(Text("seen", "dim"), Text(printable(cause.reference)))
+    if bisection.command:
+        shows = Text(printable(bisection.command), "green", overflow="fold")
+        table.add_row(Text("show", "dim"), shows)
+    for note in bisection.notes:
+        table.add_row(Text("note", "dim"), Text(printable(note)))
+    return table
