@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from moeinspect.analysis.diagnose import diagnose_check
+from moeinspect.analysis.diagnose.evidence import less_evidence
 from moeinspect.analysis.findings import Finding, Report
 from moeinspect.analysis.rules import check_trace
 from moeinspect.analysis.summary import summarize
@@ -18,7 +19,8 @@ def check_report(traces: Sequence[Trace]) -> Report:
     """Checks each trace by itself; a finding's `input` is the place of its trace in `traces`.
 
     Findings come trace by trace: errors first, then warnings, then notes, and in the order of the requests
-    and rows within. Notes do not change the verdict. Counts are sums over the traces.
+    and rows within. Notes do not change the verdict; one that is about the
+    diagnoses stands last. Counts are sums over the traces.
     """
     findings: list[Finding] = []
     counts: Counter[str] = Counter()
@@ -26,14 +28,16 @@ def check_report(traces: Sequence[Trace]) -> Report:
         result = check_trace(trace, number)
         counts.update(result.counts)
         findings += _in_order([*result.findings, *_reader_notes(trace, number)], trace)
-    serious = any(finding.severity != "note" for finding in findings)
+    blamed = {finding.input or 0 for finding in findings if finding.severity != "note"}
+    diagnoses = diagnose_check(traces, findings) if blamed else ()
+    findings += less_evidence([traces[number] for number in sorted(blamed)], diagnoses)
     return Report(
         command="check-duplicates",
         inputs=tuple(summarize(trace) for trace in traces),
-        verdict="findings" if serious else "clean",
+        verdict="findings" if blamed else "clean",
         counts=dict(counts),
         findings=tuple(findings),
-        diagnoses=diagnose_check(traces, findings) if serious else (),
+        diagnoses=diagnoses,
     )
 
 

@@ -68,11 +68,20 @@ def pages_named(name: str) -> tuple[Page, ...]:
 
 def _unknown(name: str) -> UsageError:
     names = list(dict.fromkeys(page.name for page in all_pages()))
-    wanted = name.lower().replace("_", "-")
-    holding = [known for known in names if len(wanted) > 2 and wanted in known]
-    near = list(dict.fromkeys([*holding, *get_close_matches(wanted, names, MAX_NEAREST)]))[:MAX_NEAREST]
+    near = _nearest(name.lower().replace("_", "-"), names)
     nearest = f"the nearest: {', '.join(near)}" if near else "none is near"
     return UsageError(f"no page named {name!r}", f"{nearest}; `moeinspect explain --list` lists all")
+
+
+def _nearest(wanted: str, names: list[str]) -> list[str]:
+    """Names that hold `wanted`, else names like it, else names with a word like one of its words."""
+    holding = [name for name in names if len(wanted) > 2 and wanted in name]
+    alike = get_close_matches(wanted, names, MAX_NEAREST)
+    words = sorted({word for name in names for word in name.split("-")})
+    meant = {near for word in wanted.split("-") for near in get_close_matches(word, words, 1, 0.75)}
+    sharing = sorted(names, key=lambda name: -len(meant.intersection(name.split("-"))))
+    sharing = [name for name in sharing if meant.intersection(name.split("-"))]
+    return list(dict.fromkeys(holding + alike + sharing))[:MAX_NEAREST]
 
 
 def _pages_of(kind: Kind) -> Iterator[Page]:

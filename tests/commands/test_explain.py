@@ -81,6 +81,8 @@ def test_json_of_the_list_has_no_texts(run):
         ("no-merg", "the nearest: no-merge"),
         ("zero", "the nearest: zero-layers, zero-rows"),
         ("no-merge|tree-row", "no page named 'tree-row'; the nearest: tree-rows"),
+        ("drft", "the nearest: draft-capture"),
+        ("rows-repeated", "the nearest: repeated-rows"),
         ("qqqqqqqq", "none is near"),
         ("", "no page named ''"),
     ],

@@ -25,6 +25,7 @@ from moeinspect.analysis.compare.structure import (
 )
 from moeinspect.analysis.compare.uncaptured import num_uncaptured, uncaptured_notes
 from moeinspect.analysis.diagnose import diagnose_diff
+from moeinspect.analysis.diagnose.evidence import less_evidence
 from moeinspect.analysis.findings import Finding, Report, Verdict
 from moeinspect.analysis.rules import check_trace
 from moeinspect.analysis.summary import summarize
@@ -56,14 +57,17 @@ def diff_report(a: Trace, b: Trace, *, strict: bool = False, max_mismatch: float
         [*(f for check in checks for f in check.findings), *notes, *_findings(comparison, tolerated)], (a, b)
     )
     verdict = _verdict(findings, comparison.cells)
+    diagnoses = diagnose_diff(comparison, layers, regions, findings, verdict)
+    blamed = {finding.input or 0 for finding in findings if finding.severity != "note"}
+    weakened = less_evidence([(a, b)[number] for number in sorted(blamed)], diagnoses)
     return Report(
         command="diff",
         inputs=(summarize(a), summarize(b)),
         verdict=verdict,
         counts=_counts(comparison, regions, [check.counts for check in checks]),
-        findings=findings,
+        findings=findings + weakened,
         layers=layers,
-        diagnoses=diagnose_diff(comparison, layers, regions, findings, verdict),
+        diagnoses=diagnoses,
         strict=strict or (comparison.tolerance.exact and not tolerated),
     )
 

@@ -49,6 +49,7 @@ def test_a_fault_with_its_own_traffic_comes_first_and_its_name_is_not_read(fault
     assert len(causes(report)[0].split("|")) <= 4
     assert diff_report(without_names(trace), baseline) == report
     check = check_report([trace])
+    assert "less-evidence" not in {one.rule for one in (*report.findings, *check.findings)}
     assert check_report([without_names(trace)]) == check
     if fault in ONE_TRACE_IS_ENOUGH or causes(check):
         assert fault in causes(check)[0].split("|"), check.diagnoses
