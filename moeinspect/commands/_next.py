@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+from moeinspect.report.guide import explain_command
+
 
 def diff_command(*arguments: str | Path) -> str:
     """`moeinspect diff` on these files."""
@@ -27,9 +29,9 @@ def after_diff(trace: Path, baseline: Path | None, *, clean: bool) -> str:
     return diff_command(trace, *([] if baseline is None else [baseline]), "--format", "json")
 
 
-def after_bisect(trace: Path, command: str) -> str:
-    """The command that shows the smallest set, if there is one."""
-    return command or diff_command(trace)
+def after_bisect(trace: Path, cause: str | None) -> str:
+    """The page of the cause that a bisection came to, if there is one."""
+    return diff_command(trace) if cause is None else explain_command(cause)
 
 
 def _argument(argument: str | Path) -> str:

@@ -49,5 +49,5 @@ def bisect(
     )
     write_result(text, common, call.console)
     if common.format is Format.TEXT:
-        call.console.next_command(after_bisect(trace, found.command))
+        call.console.next_command(after_bisect(trace, found.cause.cause if found.cause else None))
     return ExitStatus.OK if found.outcome == "clean" else ExitStatus.FINDINGS

@@ -9,6 +9,7 @@ from typing import Any
 from moeinspect.analysis.bisect.bisection import Bisection, Trial, cells_differ
 from moeinspect.analysis.findings import Diagnosis, Report
 from moeinspect.printable import printable
+from moeinspect.report.guide import explain_command
 from moeinspect.report.json import report_document
 from moeinspect.report.words import counted, input_line
 
@@ -51,7 +52,7 @@ def verdict_line(bisection: Bisection) -> str:
                 f"{bisection.recorded.verdict}: the trace is as target-only, there is nothing to search for"
             )
         case "switches":
-            return f"switches: {names} brings the difference; {runs}"
+            return f"switches: the difference comes with {names}, and with nothing less; {runs}"
         case "target":
             return (
                 "target: every switch off and still different, so it is in the target itself: its model, its "
@@ -79,13 +80,12 @@ def _conclusion(bisection: Bisection) -> Iterator[str]:
     """The smallest set, its cause, and the verdict last."""
     for name in bisection.smallest or ():
         yield f"smallest {bisection.options[name]}"
-    shown = bisection.shown_by
-    cause = top_cause(shown.report) if shown else None
-    if cause:
+    if cause := bisection.cause:
         yield f"cause {cause.cause}: confidence {cause.confidence:.2f}"
         yield from (f"cause {cause.cause}: because {reason}" for reason in cause.because)
         if cause.reference:
             yield f"cause {cause.cause}: seen in {cause.reference}"
+        yield f"cause {cause.cause}: read {explain_command(cause.cause)}"
     if bisection.command:
         yield f"show {bisection.command}"
     yield from (f"note {note}" for note in bisection.notes)
@@ -115,7 +115,7 @@ def _document(bisection: Bisection) -> dict[str, Any]:
         "runs": [_run(trial) for trial in bisection.trials],
         "smallest": None if bisection.smallest is None else list(bisection.smallest),
         "diagnoses": report_document(shown.report)["diagnoses"] if shown else recorded["diagnoses"],
-        "next": bisection.command,
+        "show": bisection.command,
         "notes": list(bisection.notes),
     }
 

@@ -14,6 +14,7 @@ from moeinspect.analysis.bisect.bisection import Bisection, cells_differ
 from moeinspect.analysis.findings import Report
 from moeinspect.printable import printable
 from moeinspect.report.bisection import switch_words, top_cause, verdict_line
+from moeinspect.report.guide import explain_command
 from moeinspect.report.text import STYLES
 from moeinspect.report.words import input_line
 
@@ -84,9 +85,7 @@ def _smallest(bisection: Bisection) -> Table:
     table = Table.grid(padding=(0, 2))
     words = switch_words(bisection, bisection.smallest or ())
     table.add_row(Text("switches", "dim"), Text(printable(words), "bold", overflow="fold"))
-    shown = bisection.shown_by
-    cause = top_cause(shown.report) if shown else None
-    if cause:
+    if cause := bisection.cause:
         sure = Text(printable(cause.cause), "bold magenta")
         table.add_row(
             Text("cause", "dim"), sure.append(f"  {100 * cause.confidence:.0f} % sure", "not bold dim")
@@ -95,6 +94,8 @@ def _smallest(bisection: Bisection) -> Table:
             table.add_row(Text("" if number else "because", "dim"), Text(printable(reason)))
         if cause.reference:
             table.add_row(Text("seen", "dim"), Text(printable(cause.reference)))
+        read = explain_command(cause.cause)
+        table.add_row(Text("read", "dim"), Text(printable(read), overflow="fold"))
     if bisection.command:
         shows = Text(printable(bisection.command), "green", overflow="fold")
         table.add_row(Text("show", "dim"), shows)

@@ -68,9 +68,14 @@ def test_the_command_that_it_prints_shows_the_difference(run, capture, prompts, 
     capture("--fault", "kernel-uncaptured")
     done = run("bisect", "t.h5")
     assert done.status == 1
-    assert done.stdout.splitlines()[-1] == "switches: --backend bypass brings the difference; 3 runs"
+    assert done.stdout.splitlines()[-1] == (
+        "switches: the difference comes with --backend bypass, and with nothing less; 3 runs"
+    )
     assert "run 1: no switch: clean" in done.stderr
-    command = done.stderr.splitlines()[-1].removeprefix("Next: ")
+    assert done.stderr.splitlines()[-1].startswith("Next: moeinspect explain ")
+    command = next(line for line in done.stdout.splitlines() if line.startswith("show ")).removeprefix(
+        "show "
+    )
     again, look = (shlex.split(part)[1:] for part in command.split(" && "))
     prompts(*LINES, name="PROMPTS.jsonl")
     assert run(*again).status == 0

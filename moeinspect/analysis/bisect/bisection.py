@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from moeinspect.analysis.bisect.search import Outcome
-from moeinspect.analysis.findings import Report
+from moeinspect.analysis.findings import Diagnosis, Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,12 @@ class Bisection:
         """The first run of the smallest set that differed."""
         fitting = (one for one in self.trials if one.switches == self.smallest and one.report.differs)
         return next(fitting, None)
+
+    @property
+    def cause(self) -> Diagnosis | None:
+        """The likeliest cause of what the smallest set shows."""
+        diagnoses = self.shown_by.report.diagnoses if self.shown_by else ()
+        return diagnoses[0] if diagnoses else None
 
 
 def cells_differ(report: Report) -> int:

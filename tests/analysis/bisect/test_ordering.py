@@ -2,7 +2,8 @@
 
 import pytest
 
-from moeinspect.analysis.bisect.ordering import likeliest_first
+from moeinspect.analysis.bisect.ordering import _ALSO_NEEDED, _needed, likeliest_first
+from moeinspect.analysis.diagnose.catalogue import CAUSES
 from moeinspect.analysis.findings import Diagnosis
 from moeinspect.runtime.switches import SWITCHES
 
@@ -21,7 +22,7 @@ def diagnosed(*causes):
         (("no-such-cause",), ON),
         (
             ("skip-finalize-prefill",),
-            ("overlap", "draft", "disagg", "draft_topk", "prefix_cache", "host_kv_slots"),
+            ("overlap", "disagg", "draft", "draft_topk", "prefix_cache", "host_kv_slots"),
         ),
         (
             ("tree-rows", "no-merge"),
@@ -35,15 +36,14 @@ def diagnosed(*causes):
             ("draft-capture",),
             ("draft", "draft_topk", "overlap", "disagg", "prefix_cache", "host_kv_slots"),
         ),
-        (("draft-optout-late",), ON),  # graphs are not on
+        (("graph-static-rows", "pp-stage"), ON),  # neither is on
     ],
 )
 def test_the_diagnosis_comes_first_and_the_others_keep_their_order(causes, order):
     assert likeliest_first(ON, diagnosed(*causes)) == order
 
 
-def test_every_switch_that_avoids_a_cause_is_one_that_bisect_turns():
-    from moeinspect.analysis.bisect.ordering import _switch_of
-    from moeinspect.analysis.diagnose.catalogue import CAUSES
-
-    assert {_switch_of(cause.local[0]) for cause in CAUSES.values() if cause.local} <= set(SWITCHES)
+def test_all_that_a_cause_needs_are_switches_that_bisect_turns():
+    for cause in CAUSES:
+        assert set(_needed(cause)) <= set(SWITCHES)
+    assert _ALSO_NEEDED.keys() <= CAUSES.keys()
