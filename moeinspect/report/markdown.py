@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.markdown import CodeBlock, Heading, Markdown, MarkdownElement
+from rich.markdown import CodeBlock, Heading, Markdown, MarkdownElement, TableElement
 from rich.padding import Padding
 from rich.rule import Rule
 from rich.table import Table
@@ -72,9 +72,21 @@ class _Code(CodeBlock):
         yield Padding(code, (0, 0, 0, 2))
 
 
+class _Table(TableElement):
+    """Breaks words that do not fit, where rich cuts them."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for part in super().__rich_console__(console, options):
+            if isinstance(part, Table):
+                for column in part.columns:
+                    column.overflow = "fold"
+            yield part
+
+
 class _Page(Markdown):
     elements: ClassVar[dict[str, type[MarkdownElement]]] = Markdown.elements | {
         "heading_open": _Heading,
         "fence": _Code,
         "code_block": _Code,
+        "table_open": _Table,
     }

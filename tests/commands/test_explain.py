@@ -122,7 +122,7 @@ def test_a_terminal_shows_everything_within_80_columns(run, terminal, name):
     assert max(map(len, shown.splitlines())) <= 80
     assert "\x1b" not in shown
     if name is not None:
-        assert "**" not in shown and "```" not in shown
+        assert [mark for mark in ("**", "```", "…") if mark in shown] == []
 
 
 def test_no_color_leaves_the_layout_and_takes_the_colours(run, terminal, monkeypatch):
@@ -131,3 +131,10 @@ def test_no_color_leaves_the_layout_and_takes_the_colours(run, terminal, monkeyp
     assert "\x1b[" in coloured
     plain = [line.rstrip() for line in ESCAPE.sub("", coloured).splitlines()]
     assert plain == run("no-merge")[1].splitlines()
+
+
+def test_a_narrow_terminal_breaks_long_words_of_a_table_and_cuts_none(run, terminal, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "44")
+    shown = run("zero-rows", "--color", "never")[1]
+    assert max(map(len, shown.splitlines())) <= 44
+    assert "…" not in shown and "finalize" in shown
