@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -70,15 +71,32 @@ def resolve(config: RunConfig, explicit: frozenset[str]) -> tuple[RunConfig, tup
         return _resolve_target_only(config, explicit), ()
     notes: list[str] = []
     config = _choose_model(config, explicit, notes)
+    able = []
     for name in dict.fromkeys(config.faults):
-        if _satisfied("model", config.model, FAULTS[name].needs.get("model", config.model)):
-            config = _apply_needs(config, name, explicit, notes)
-    config = _bring_traffic(config, explicit, notes)
+        inert = _inert(config, name, explicit)
+        if inert:
+            notes.append(inert)
+        elif _satisfied("model", config.model, FAULTS[name].needs.get("model", config.model)):
+            config = _apply_needs(config, name, notes)
+            able.append(name)
+    config = _bring_traffic(config, able, explicit, notes)
     wanted = config
     config = settle_contradictions(config, explicit, notes)
     notes += _inert_by_contradiction(wanted, config)
-    notes += _inert_over_ranks(config)
+    notes += [note for note in _inert_over_ranks(config) if note not in notes]
     return config, tuple(notes)
+
+
+def _inert(config: RunConfig, name: str, explicit: frozenset[str]) -> str:
+    """Why a fault can do nothing whatever is turned on for it; empty if it can."""
+    for field, need in FAULTS[name].needs.items():
+        current = getattr(config, field)
+        if field in explicit and field != "model" and not _satisfied(field, current, need):
+            return (
+                f"warning: --fault {name} does nothing in this run: it needs "
+                f"{_need_words(field, _turned_on(config, need))}, and {option_words(field, current)} was given"
+            )
+    return next(iter(_inert_over_ranks(replace(config, faults=(name,)))), "")
 
 
 def _inert_by_contradiction(wanted: RunConfig, config: RunConfig) -> list[str]:
@@ -140,27 +158,20 @@ def _choose_model(config: RunConfig, explicit: frozenset[str], notes: list[str])
     return config
 
 
-def _apply_needs(config: RunConfig, name: str, explicit: frozenset[str], notes: list[str]) -> RunConfig:
+def _apply_needs(config: RunConfig, name: str, notes: list[str]) -> RunConfig:
     for field, need in FAULTS[name].needs.items():
-        current = getattr(config, field)
-        if _satisfied(field, current, need):
+        if _satisfied(field, getattr(config, field), need):
             continue
         value = _turned_on(config, need)
-        if field in explicit:
-            notes.append(
-                f"warning: --fault {name} does nothing in this run: it needs {_need_words(field, value)}, "
-                f"and {option_words(field, current)} was given"
-            )
-        elif value is None:
+        if value is None:
             what, option = (
                 ("a MoE draft made", "--draft") if need == OWN_DRAFT else ("newer weights", "--weight-update")
             )
             raise UsageError(
                 f"--fault {name} needs {what} for {config.model}", f"name its folder with {option}"
             )
-        else:
-            config = replace(config, **{field: value})
-            notes.append(f"--fault {name} turned on {option_words(field, value)}")
+        config = replace(config, **{field: value})
+        notes.append(f"--fault {name} turned on {option_words(field, value)}")
     return config
 
 
@@ -195,11 +206,13 @@ def _need_words(field: str, value: object) -> str:
     return flags.get(field) or option_words(field, value)
 
 
-def _bring_traffic(config: RunConfig, explicit: frozenset[str], notes: list[str]) -> RunConfig:
-    """The traffic that the faults need and the options that go with it, where the user brings no requests."""
+def _bring_traffic(
+    config: RunConfig, faults: Sequence[str], explicit: frozenset[str], notes: list[str]
+) -> RunConfig:
+    """The traffic that these faults need and the options that go with it, if the user brings no requests."""
     if OWN_PROMPTS in explicit:
         return config
-    for name in dict.fromkeys(config.faults):
+    for name in faults:
         traffic = FAULTS[name].traffic
         if traffic and traffic not in config.traffic and "traffic" not in explicit:
             config = replace(config, traffic=(*config.traffic, traffic))

@@ -15,6 +15,14 @@ from moeinspect.analysis.findings import Diagnosis
 _ENOUGH = 0.5
 """Share of mismatching rows found in the next step; rows of rejected drafts are not in a trace."""
 
+_WHOLE_ROWS = 0.75
+"""Smallest share of wrong cells in wrong rows that were never stored; some experts agree by chance."""
+
+_NEARLY_ALL, _MOST = 0.9, 0.5
+
+_LEFT_OVER = 0.2
+"""Share of wrong rows that hold what their slot had before: what rejected drafts left is in no trace."""
+
 _CONTROL = 0.2
 """Largest share that may be found in the step before instead."""
 
@@ -44,10 +52,16 @@ def diagnose_tails(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
     """`read-early`: the last rows of requests hold what their slots had before, or zeros."""
     if mismatch.facts.overlap is False or not knows_workers(mismatch.a):
         return None
+    if mismatch.cells[mismatch.rows].mean() < _WHOLE_ROWS:
+        return None  # what was never stored is wrong in every layer; rounding is not
     unwritten = mismatch.rows | mismatch.unrouted
     tails = _tails(mismatch, unwritten)
-    if tails[unwritten].mean() < 0.9:
+    if tails[unwritten].mean() < _NEARLY_ALL:
         return None
+    is_left_over = bool(mismatch.unrouted.any() or sources.in_slot.mean() > _LEFT_OVER)
+    decoded = mismatch.is_decoded
+    if not is_left_over and mismatch.facts.draft_tree and unwritten[decoded].mean() > _MOST:
+        return None  # outputs so short that their last steps are most of them: a tree loses those, too
     touched = len(np.unique(mismatch.alignment.pair[unwritten]))
     because = [
         f"the wrong rows stand at the end of {of_all(touched, touched, 'affected request')}: rows of the "
@@ -58,15 +72,21 @@ def diagnose_tails(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
             f"{percent(float(sources.in_slot.mean()))} of them hold what another request had under the same "
             "KV slot"
         )
-    return diagnosis("read-early", 0.85 if mismatch.facts.overlap else 0.5, because, mismatch.a)
+    sure = 0.85 if is_left_over else 0.65
+    return diagnosis("read-early", sure if mismatch.facts.overlap else 0.5, because, mismatch.a)
 
 
 def _tails(mismatch: Mismatch, unwritten: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Rows [R] of the wrong run that ends a request and is computed by its last two steps."""
+    """Rows [R] of the wrong run that ends a request and is computed by its last two steps.
+
+    A request whose rows could not be compared to their end, since its tokens diverged, shows no end.
+    """
     tails = np.zeros(len(unwritten), dtype=bool)
-    step = mismatch.of_a("step")
+    step, num_rows = mismatch.of_a("step"), mismatch.of_request("num_rows")
     for pair in range(len(mismatch.alignment.pairing.pairs)):
         own = mismatch.alignment.rows_of_pair(pair)
+        if own.stop == own.start or own.stop - own.start < num_rows[own.start]:
+            continue
         right = np.flatnonzero(~unwritten[own])
         start = own.start + (int(right[-1]) + 1 if len(right) else 0)
         late = np.unique(step[own])[-2:]
