@@ -70,6 +70,7 @@ def plan_run(
         output=_output(arguments, config.model, suffix),
         force=arguments.common.force,
         make_requests=_request_maker(prompts, options),
+        prompts=None if options.prompts in (None, "-") else str(Path(options.prompts).resolve()),
         launcher=call.launcher,
     )
 

@@ -37,6 +37,7 @@ def run_info(
     baseline_of: str,
     weight_fingerprints: Sequence[str] = (),
     hash_layers: Sequence[int] = (),
+    prompts: str | None = None,
 ) -> RunInfo:
     """The attributes of the trace's root; `complete` is the writer's to set.
 
@@ -51,7 +52,7 @@ def run_info(
         engine_version=__version__,
         machine_key=machine_key,
         deterministic=config.deterministic,
-        run_config=recorded_config(asked, config, requests, weight_fingerprints, hash_layers),
+        run_config=recorded_config(asked, config, requests, weight_fingerprints, hash_layers, prompts),
         injected_faults=config.faults,
         baseline_of=baseline_of,
     )
@@ -63,10 +64,12 @@ def recorded_config(
     requests: Iterable[PromptRequest],
     weight_fingerprints: Sequence[str] = (),
     hash_layers: Sequence[int] = (),
+    prompts: str | None = None,
 ) -> dict[str, Any]:
     """Every resolved option, never the faults, and what the requests brought along.
 
-    `automatic` names options that the run chose a value for, since they were not given,
+    `prompts` is the file that the requests came from, if they came from one, `automatic` names options that
+    the run chose a value for, since they were not given,
     `weight_fingerprints` tells the weights of `/weight_versions` apart, `request_seeds` holds the seeds by
     id of requests that name one, `not_opted_in` id and sample of those that do not ask for their routed
     experts, `request_options` all requests and what they ask for, `hash_layers` the model's hash-routed
@@ -80,6 +83,7 @@ def recorded_config(
     automatic = [
         name for name, value in options.items() if value is not None and getattr(asked, name) is None
     ]
+    options |= {"prompts": prompts} if prompts else {}
     options |= {"weight_fingerprints": list(weight_fingerprints)} if config.weight_updates else {}
     options |= {"automatic": automatic} if automatic else {}
     options |= {"request_seeds": seeds} if seeds else {}

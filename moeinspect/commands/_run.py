@@ -35,7 +35,8 @@ class Run:
     `make_requests` gets the loaded runtime, since text prompts and built-in prompts need the model.
     `records` runs them in another way than one after the other in this runtime. `model` and
     `weight_versions` are what the trace says of the model, if not what the runtime knows. The trace of a
-    `temporary` run is gone when the command ends. `launcher` obtains worker processes that are not forked.
+    `temporary` run is gone when the command ends. `prompts` is the file that the requests came from, if they
+    came from one. `launcher` obtains worker processes that are not forked.
     """
 
     label: str
@@ -49,6 +50,7 @@ class Run:
     records: Callable[[LocalRuntime], Iterator[RequestRecord]] | None = None
     model: ModelFacts | None = None
     weight_versions: tuple[str, ...] | None = None
+    prompts: str | None = None
     launcher: Launcher | None = None
 
 
@@ -109,6 +111,7 @@ def record(run: Run, console: Console) -> RunSummary:
             baseline_of=run.baseline_of,
             weight_fingerprints=runtime.weight_fingerprints,
             hash_layers=runtime.model.hash_layers,
+            prompts=run.prompts,
         )
         summary = RunSummary(run.output, model, runtime.config.faults)
         if not run.temporary:

@@ -92,9 +92,9 @@ def _inert(config: RunConfig, name: str, explicit: frozenset[str]) -> str:
     for field, need in FAULTS[name].needs.items():
         current = getattr(config, field)
         if field in explicit and field != "model" and not _satisfied(field, current, need):
+            wanted, given = _need_words(field, _turned_on(config, need)), option_words(field, current)
             return (
-                f"warning: --fault {name} does nothing in this run: it needs "
-                f"{_need_words(field, _turned_on(config, need))}, and {option_words(field, current)} was given"
+                f"warning: --fault {name} does nothing in this run: it needs {wanted}, and {given} was given"
             )
     return next(iter(_inert_over_ranks(replace(config, faults=(name,)))), "")
 

@@ -120,5 +120,11 @@ def test_a_number_of_slots_that_the_run_chose_by_itself_is_not_said():
     assert words(config, "--no-graph") == ["--num-kv-slots", "64"]
 
 
+def test_the_prompts_of_the_run_are_those_of_its_repetition():
+    config = recorded_config(RunConfig(), RunConfig(), [], prompts="/there/my prompts.jsonl")
+    trace = SimpleNamespace(run=SimpleNamespace(run_config=config), path="a.h5")
+    assert "--prompts '/there/my prompts.jsonl'" in run_again(trace, ("--no-overlap",))
+
+
 def test_a_stop_that_looks_like_an_option_is_none():
     assert words(RunConfig(stop=("--z", "x")), "--no-graph") == ["--stop=--z", "--stop", "x"]

@@ -222,3 +222,19 @@ def test_with_another_model_named_the_fault_is_inert_and_nothing_else_is_turned_
 def test_faults_that_need_different_models_contradict_each_other():
     with pytest.raises(UsageError, match=f"--fault shared runs {SHARED} and --fault hash needs"):
         resolve(RunConfig(faults=("shared", "hash")), frozenset())
+
+
+@pytest.mark.parametrize(
+    ("fault", "given"),
+    [
+        ("padded-rows", {"tp_size": 2}),
+        ("dp-slice", {"dp_size": 1}),
+        ("dp-slice", {"draft": None}),
+        ("stale-slot", {"prefix_cache": False}),
+    ],
+)
+def test_nothing_is_turned_on_for_a_fault_that_can_do_nothing(fault, given):
+    asked = RunConfig(faults=(fault,), **given)
+    config, notes = resolve(asked, frozenset(given))
+    assert config == asked
+    assert len(notes) == 1 and notes[0].startswith(f"warning: --fault {fault} does nothing in this run: ")

@@ -68,6 +68,8 @@ def run_again(trace: Trace, switch: tuple[str, ...]) -> str:
     config = trace.run.run_config
     turned = switch[0].removeprefix("--").removeprefix("no-").replace("-", "_")
     words = ["moeinspect", "capture", str(config.get("model", trace.model.name))]
+    if isinstance(prompts := config.get("prompts"), str):
+        words += ["--prompts", prompts]
     words += option_list(config, {turned, *PART_OF.get(turned, ()), *_chosen_by_itself(config)})
     suffix = "-".join(switch).strip("-").replace("--", "-")
     output = f"{Path(trace.path).stem}-{suffix}.h5"
