@@ -122,7 +122,8 @@ def test_a_number_of_slots_that_the_run_chose_by_itself_is_not_said():
 
 def test_the_prompts_of_the_run_are_those_of_its_repetition():
     config = recorded_config(RunConfig(), RunConfig(), [], prompts="/there/my prompts.jsonl")
-    trace = SimpleNamespace(run=SimpleNamespace(run_config=config), path="a.h5")
+    run = SimpleNamespace(run_config=config)
+    trace = SimpleNamespace(run=run, model=SimpleNamespace(name="builtin:tiny"), path="a.h5")
     assert "--prompts '/there/my prompts.jsonl'" in run_again(trace, ("--no-overlap",))
 
 
