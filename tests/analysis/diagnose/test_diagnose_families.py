@@ -103,6 +103,31 @@ def test_tails_of_zeros_and_of_former_owners_are_read_early():
     assert "read-early" not in causes(spoiled(tail, overlap=False))
 
 
+def test_what_differs_in_some_layers_alone_or_where_tokens_diverge_is_no_tail():
+    last_row = slice(-1, None)
+    assert causes(spoiled(random_layers(ALL, last_row))) == ["read-early"]
+    assert "read-early" not in causes(spoiled(random_layers([1, 3], last_row)))
+
+    def ends_elsewhere(record, number):
+        tokens = record.output_ids.copy()
+        tokens[-4:] += 1
+        row = slice(len(record.expert_ids) - 5, len(record.expert_ids) - 4)
+        return random_layers(ALL, row)(record, number) | {"output_ids": tokens}
+
+    assert "read-early" not in causes(spoiled(ends_elsewhere))
+
+
+def test_short_outputs_of_a_tree_are_the_trees_and_not_early_reads():
+    def two_steps(record, number):
+        step = record.step.copy()
+        step[PROMPT:] = step[PROMPT] + np.arange(len(step) - PROMPT) // 8
+        return random_layers(ALL, slice(PROMPT, None))(record, number) | {"step": step}
+
+    tree = {"draft": DRAFT, "draft_topk": 2}
+    assert "read-early" not in causes(spoiled(two_steps, **tree))
+    assert first_cause(spoiled(random_layers(ALL, slice(-2, None)), **tree)) == "read-early"
+
+
 def test_outputs_of_zeros_and_of_former_owners_are_a_dropped_verify_result():
     def dropped(record, number):
         if number % 2:
