@@ -63,8 +63,8 @@ class Runner:
     """Runs the requests of `trace` again with sets of switches; `trials` are the runs so far.
 
     `config` is the run as recorded, its faults included: they are part of the engine that is run again, and
-    nothing here or after looks at them. `order` is that of the switches in words. `are_builtin` tells after
-    a run whether the requests are those that a run without prompts has.
+    nothing here or after looks at them. `order` is that of the switches in words. `with_builtin_requests` are
+    the sets of switches with which a run that is given no prompts has these requests.
     """
 
     trace: Trace
@@ -74,7 +74,7 @@ class Runner:
     baselines: Baselines
     console: Console
     trials: list[Trial] = field(default_factory=list)
-    are_builtin: bool = False
+    with_builtin_requests: set[Switches] = field(default_factory=set)
 
     def differs(self, switches: Switches) -> bool:
         """Runs with `switches` alone, and tells whether the outcome differs from target-only.
@@ -83,7 +83,7 @@ class Runner:
             MoeinspectError: the run failed.
         """
         names = tuple(name for name in self.order if name in switches)
-        words = ", ".join(names) or "no switch"
+        words = ", ".join(name.replace("_", "-") for name in names) or "no switch"
         again = any(one.switches == names for one in self.trials)
         start = time.monotonic()
         with TemporaryDirectory(prefix="moeinspect-") as folder:
@@ -92,7 +92,7 @@ class Runner:
                 config=with_only(self.config, switches),
                 output=Path(folder) / "again.h5",
                 force=False,
-                make_requests=self._make_requests,
+                make_requests=lambda runtime: self._requests_of(runtime, switches),
                 baseline_of=self.trace.path,
                 expected_fingerprint=self.trace.model.fingerprint,
                 temporary=True,
@@ -104,8 +104,9 @@ class Runner:
         self.console.note(f"{run.label}: {_outcome(report)} ({trial.seconds:.1f} s)")
         return report.differs
 
-    def _make_requests(self, runtime: LocalRuntime) -> Sequence[PromptRequest]:
-        self.are_builtin = list(self.requests) == runtime.default_requests()
+    def _requests_of(self, runtime: LocalRuntime, switches: Switches) -> Sequence[PromptRequest]:
+        if list(self.requests) == runtime.default_requests():
+            self.with_builtin_requests.add(switches)
         return self.requests
 
 

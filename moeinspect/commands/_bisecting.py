@@ -57,6 +57,7 @@ def bisect_trace(trace: Trace, max_runs: int, console: Console) -> Bisection:
     found = Search(order, runner.differs, settled, max_runs=max_runs).find()
     if found.switches is None:
         return Bisection(recorded, options, tuple(runner.trials), found.outcome)
+    builtin = found.switches in runner.with_builtin_requests
     smallest = tuple(name for name in order if name in found.switches)
     return Bisection(
         recorded,
@@ -64,8 +65,8 @@ def bisect_trace(trace: Trace, max_runs: int, console: Console) -> Bisection:
         tuple(runner.trials),
         found.outcome,
         smallest,
-        _command(with_only(config, found.switches), trace, builtin=runner.are_builtin),
-        () if runner.are_builtin else (f"{PROMPTS} stands for the prompts that the trace was recorded with",),
+        _command(with_only(config, found.switches), trace, builtin=builtin),
+        () if builtin else (f"{PROMPTS} stands for the prompts that the trace was recorded with",),
     )
 
 

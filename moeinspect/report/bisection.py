@@ -62,7 +62,7 @@ def verdict_line(bisection: Bisection) -> str:
             return f"not-reproduced: the trace differs, and two runs with all of its switches do not; {runs}"
         case "unfinished":
             least = f"the smallest set so far is {names}" if names else "no run differed so far"
-            return f"unfinished: {runs} were allowed, and {least}"
+            return f"unfinished: no run left after {runs}, {least}"
 
 
 def _plain(bisection: Bisection) -> Iterator[str]:

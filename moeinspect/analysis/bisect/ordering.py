@@ -16,6 +16,7 @@ _ALSO_NEEDED: dict[str, tuple[str, ...]] = {
     "bypass-drops-flag": ("draft",),
     "ungated-backend": ("draft",),
     "dp-slice": ("draft",),
+    "padded-rows": ("chunked_prefill_size",),
     "batch-index-swap": ("max_running_requests",),
     "retract-reroute": ("weight_updates",),
 }
