@@ -25,7 +25,7 @@ from moeinspect.runtime.traffic import TRAFFICS
 from moeinspect.trace.schema import Trace
 
 PROMPTS = "PROMPTS.jsonl"
-"""Stands for a file of which the trace does not know the name."""
+"""Stands for prompts that came from no file that the trace names."""
 
 
 def bisect_trace(trace: Trace, max_runs: int, console: Console) -> Bisection:
@@ -58,6 +58,7 @@ def bisect_trace(trace: Trace, max_runs: int, console: Console) -> Bisection:
     if found.switches is None:
         return Bisection(recorded, options, tuple(runner.trials), found.outcome)
     builtin = found.switches in runner.with_builtin_requests
+    prompts = None if builtin else trace.run.run_config.get("prompts") or PROMPTS
     smallest = tuple(name for name in order if name in found.switches)
     return Bisection(
         recorded,
@@ -65,12 +66,12 @@ def bisect_trace(trace: Trace, max_runs: int, console: Console) -> Bisection:
         tuple(runner.trials),
         found.outcome,
         smallest,
-        _command(with_only(config, found.switches), trace, builtin=builtin),
-        () if builtin else (f"{PROMPTS} stands for the prompts that the trace was recorded with",),
+        _command(with_only(config, found.switches), trace, prompts),
+        () if prompts != PROMPTS else (f"{PROMPTS} stands for the prompts that the trace was recorded with",),
     )
 
 
-def _command(config: RunConfig, trace: Trace, *, builtin: bool) -> str:
+def _command(config: RunConfig, trace: Trace, prompts: str | None) -> str:
     """Runs with these switches again and looks at the outcome.
 
     Options that a fault or a traffic would turn on are said, too, so that they stay as they are.
@@ -80,8 +81,8 @@ def _command(config: RunConfig, trace: Trace, *, builtin: bool) -> str:
     output = f"{Path(trace.path).stem}-bisected.h5"
     words = [
         *("moeinspect", "capture", config.model),
-        *([] if builtin else ["--prompts", PROMPTS]),
-        *option_list(asdict(config), without={"traffic"} if not builtin else set(), always=touched),
+        *([] if prompts is None else ["--prompts", prompts]),
+        *option_list(asdict(config), without={"traffic"} if prompts else set(), always=touched),
         *(word for fault in config.faults for word in ("--fault", fault)),
         *("-o", output),
     ]

@@ -61,10 +61,10 @@ def test_both_switches_that_a_fault_needs_are_named_and_temporary_traces_are_gon
         assert verdicts == ["clean", "clean"]
     assert all(one["rows_compared"] == len(read_trace(tmp_path / path).rows) for one in document["runs"])
     assert not [one for one in (tmp_path / "temporary").iterdir() if not one.name.startswith("pymp-")]
-    assert document["notes"] == ["PROMPTS.jsonl stands for the prompts that the trace was recorded with"]
+    assert str(tmp_path / "prompts.jsonl") in document["show"] and document["notes"] == []
 
 
-def test_the_command_that_it_prints_shows_the_difference(run, capture, prompts, tmp_path):
+def test_the_command_that_it_prints_shows_the_difference(run, capture, tmp_path):
     capture("--fault", "kernel-uncaptured")
     done = run("bisect", "t.h5")
     assert done.status == 1
@@ -77,7 +77,6 @@ def test_the_command_that_it_prints_shows_the_difference(run, capture, prompts, 
         "show "
     )
     again, look = (shlex.split(part)[1:] for part in command.split(" && "))
-    prompts(*LINES, name="PROMPTS.jsonl")
     assert run(*again).status == 0
     config = read_trace(tmp_path / again[-1]).run.run_config
     assert (config["backend"], config["overlap"], config["prefix_cache"]) == ("bypass", False, False)
@@ -174,12 +173,13 @@ def test_options_that_are_none_are_refused(run, capture, tmp_path):
 def test_requests_of_a_trace_that_does_not_tell_run_to_their_lengths(run, capture, tmp_path):
     path = tmp_path / capture("--fault", "init-order")
     config = {**read_trace(path).run.run_config}
-    del config["request_options"]
+    del config["request_options"], config["prompts"]
     with h5py.File(path, "r+") as file:
         file.attrs.modify("run_config", json.dumps(config))
     done, document = bisected(run, "t.h5")
     assert document["outcome"] == "target"
     assert "does not tell what its requests asked for" in done.stderr
+    assert document["notes"] == ["PROMPTS.jsonl stands for the prompts that the trace was recorded with"]
 
 
 def report_of(differs, cause):
