@@ -181,7 +181,7 @@ def _dead(worker: WorkerProcess, how: str) -> EngineError:
     kind = WorkerLostError if worker.handle.ends_all else EngineError
     return kind(
         f"the {worker.name} worker ({worker.handle.where}) {how}",
-        "see the system log for what ended it; requests that had ended before are kept",
+        "what it printed or the system log tells why; requests that had ended before are kept",
     )
 
 
