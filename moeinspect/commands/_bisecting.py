@@ -58,7 +58,7 @@ def bisect_trace(trace: Trace, max_runs: int, console: Console) -> Bisection:
     if found.switches is None:
         return Bisection(recorded, options, tuple(runner.trials), found.outcome)
     builtin = found.switches in runner.with_builtin_requests
-    prompts = None if builtin else trace.run.run_config.get("prompts") or PROMPTS
+    prompts = None if builtin else str(trace.run.run_config.get("prompts") or PROMPTS)
     smallest = tuple(name for name in order if name in found.switches)
     return Bisection(
         recorded,
