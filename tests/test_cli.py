@@ -105,7 +105,6 @@ LATER_RUN = [
         *(["capture", *options] for options in LATER_RUN),
         *(["disagg-sim", *options] for options in LATER_RUN),
         ["diff", "a.h5", "--model", "folder"],
-        ["diff", "a.h5", "b.h5", "--noise-floor", "c.h5"],
         ["check-duplicates", "a.h5", "--model", "folder"],
     ],
     ids=" ".join,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from moeinspect.commands._choices import Engine, Transfer
-from moeinspect.commands._options import LaterComparisonOptions, ModelFactsOptions
+from moeinspect.commands._options import ModelFactsOptions
 from moeinspect.commands._run_options import LaterRunOptions, RunOptions
 from moeinspect.errors import UsageError
 
@@ -27,11 +27,6 @@ def refuse_later_values(options: RunOptions) -> None:
         raise _not_built(f"--device {options.device}", "use cpu")
     if options.device != "cpu":
         raise UsageError(f"--device {options.device}: no such device", "use cpu")
-
-
-def refuse_later_comparison(options: LaterComparisonOptions) -> None:
-    """Raises UsageError if an option of `diff` was given that this version does not have."""
-    refuse_given(("--noise-floor", options.noise_floor is not None))
 
 
 def refuse_later_facts(options: ModelFactsOptions) -> None:

@@ -85,6 +85,15 @@ class CompareOptions:
         Path | None,
         option("--keep-baseline", panel=COMPARING, metavar="FILE", help="Keep the baseline that diff makes."),
     ] = None
+    noise_floor: Annotated[
+        Path | None,
+        option(
+            "--noise-floor",
+            panel=COMPARING,
+            metavar="TRACE2",
+            help="The baseline's configuration run once more: what differs no more than that is numerics.",
+        ),
+    ] = None
     max_mismatch: Annotated[
         float,
         option(
@@ -99,15 +108,3 @@ class CompareOptions:
         bool,
         option("--strict", panel=COMPARING, help="Numerics count as differences.", show_default=False),
     ] = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaterComparisonOptions:
-    """Options of `diff` that this version knows by name only."""
-
-    noise_floor: Annotated[
-        Path | None,
-        option(
-            "--noise-floor", panel=LATER, metavar="TRACE2", help="The same run once more, to learn its noise."
-        ),
-    ] = None

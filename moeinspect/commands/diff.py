@@ -11,12 +11,11 @@ import typer
 
 from moeinspect.commands._binding import Invocation, bind
 from moeinspect.commands._choices import Format
-from moeinspect.commands._later import refuse_later_comparison, refuse_later_facts
+from moeinspect.commands._later import refuse_later_facts
 from moeinspect.commands._next import after_diff, diff_command
 from moeinspect.commands._options import (
     CommonOptions,
     CompareOptions,
-    LaterComparisonOptions,
     ModelFactsOptions,
     TraceFile,
 )
@@ -35,7 +34,6 @@ def diff(
     trace: TraceFile,
     compare: CompareOptions,
     common: CommonOptions,
-    later: LaterComparisonOptions,
     facts: ModelFactsOptions,
     baseline: Annotated[
         Path | None,
@@ -51,17 +49,17 @@ def diff(
     Same experts, same weights, same tokens? Without BASELINE a target-only run of the same model and
     requests is made first.
     """
-    refuse_later_comparison(later)
     refuse_later_facts(facts)
-    inputs = [trace] if baseline is None else [trace, baseline]
+    inputs = [path for path in (trace, baseline, compare.noise_floor) if path is not None]
     check_report_output(common, *inputs)
     check_kept_baseline(compare, baseline, inputs, common.output)
     from moeinspect.analysis.compare import diff_report
     from moeinspect.trace.reader import read_trace
 
     ours = read_trace(trace)
+    again = None if compare.noise_floor is None else read_trace(compare.noise_floor)
     with _baseline_of(ours, baseline, compare, common.force, call.console) as theirs:
-        report = diff_report(ours, theirs, strict=compare.strict, max_mismatch=compare.max_mismatch)
+        report = diff_report(ours, theirs, again, strict=compare.strict, max_mismatch=compare.max_mismatch)
         status = hand_over(report, common, call.console)
     if common.format is Format.TEXT:
         call.console.next_command(_next_command(trace, baseline, compare, status))

@@ -86,11 +86,11 @@ def _diff_verdict(report: Report) -> str:
     if report.verdict == "findings":
         return f"findings: {severities(report.findings)}; {compared}, {differ}"
     explained = counts["near_ties"] + counts.get("after_flip_cells", 0)
-    why = (
-        "all near-ties or after one"
-        if explained >= counts["set_mismatch_cells"]
-        else "within the tolerated share"
-    )
+    why = "within the tolerated share"
+    if explained >= counts["set_mismatch_cells"]:
+        why = "all near-ties or after one"
+    elif explained + counts.get("within_floor_cells", 0) >= counts["set_mismatch_cells"]:
+        why = "within the noise floor"
     strict = "; counted as a difference" if report.strict else ""
     return f"numerics: {compared}, {differ}, {why}{strict}"
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from moeinspect.analysis.align import Alignment, align
 from moeinspect.analysis.compare.cellwise import CellResults, compare_cells
+from moeinspect.analysis.compare.floor import FloorVerdict, judge, measure_floor
 from moeinspect.analysis.compare.neartie import NearTies, find_near_ties
+from moeinspect.analysis.compare.tokenties import token_ties
 from moeinspect.analysis.compare.tolerance import Tolerance, tolerance_between
 from moeinspect.trace.schema import Trace
 
@@ -19,6 +25,21 @@ class Comparison:
     cells: CellResults
     ties: NearTies
     tolerance: Tolerance
+    token_ties: frozenset[int]
+    """Pairs whose outputs part no sooner than rounding makes likely."""
+    floor: FloorVerdict | None = None
+    """What is within the noise floor that was given."""
+
+    @property
+    def explained_sets(self) -> NDArray[np.bool_]:
+        """Set mismatches [R, L] at near-ties, after one, or within the noise floor."""
+        return self.ties.explained_sets | self.within("set")
+
+    def within(self, kind: Literal["set", "order", "weight"]) -> NDArray[np.bool_]:
+        """Mismatches [R, L] of one kind that the noise floor excuses."""
+        if self.floor is None or kind not in self.floor.within:
+            return np.zeros(self.cells.set_mismatch.shape, dtype=bool)
+        return self.floor.within[kind]
 
     @property
     def a(self) -> Trace:
@@ -31,13 +52,17 @@ class Comparison:
         return self.alignment.b
 
 
-def compare(a: Trace, b: Trace) -> Comparison:
-    """Aligns two traces and compares their common cells.
+def compare(a: Trace, b: Trace, b2: Trace | None = None) -> Comparison:
+    """Aligns two traces and compares their common cells; `b2`, a run like `b`, tells the noise floor.
 
     Raises:
-        InputError: there is nothing to compare.
+        InputError: there is nothing to compare, or `b2` cannot tell the noise of `b`.
     """
     alignment = align(a, b)
     tolerance = tolerance_between(a, b)
     cells = compare_cells(alignment, tolerance)
-    return Comparison(alignment, cells, find_near_ties(alignment, cells, tolerance), tolerance)
+    floor = None if b2 is None else judge(alignment, cells, measure_floor(b, b2, tolerance))
+    ties = find_near_ties(alignment, cells, tolerance)
+    return Comparison(
+        alignment, cells, ties, tolerance, token_ties(alignment, cells, ties, tolerance, floor), floor
+    )

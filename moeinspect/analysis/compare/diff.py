@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from moeinspect.analysis.compare.cellwise import CellResults
 from moeinspect.analysis.compare.comparison import Comparison, compare
 from moeinspect.analysis.compare.divergence import first_divergence
+from moeinspect.analysis.compare.floorfindings import floor_findings, with_floor
 from moeinspect.analysis.compare.mismatches import MismatchFindings
 from moeinspect.analysis.compare.models import machine_note, model_findings
 from moeinspect.analysis.compare.onesided import one_sided_findings
@@ -34,18 +35,25 @@ from moeinspect.trace.schema import Trace
 _SEVERITY_RANK = {"error": 0, "warning": 1, "note": 2}
 
 
-def diff_report(a: Trace, b: Trace, *, strict: bool = False, max_mismatch: float = 0.0) -> Report:
+def diff_report(
+    a: Trace, b: Trace, b2: Trace | None = None, *, strict: bool = False, max_mismatch: float = 0.0
+) -> Report:
     """Compares trace `a` with its baseline `b` and checks both by the one-trace rules.
+
+    `b2`, a second run of the configuration of `b`, tells the noise floor: what does not exceed it is no
+    finding.
 
     `max_mismatch` is a share of cells from 0 to 1: mismatches are tolerated (verdict `numerics`) if neither
     the share over all cells nor that of any single layer is above it, for each kind of mismatch.
 
     Raises:
-        InputError: there is nothing to compare.
+        InputError: there is nothing to compare, or `b2` cannot tell the noise of `b`.
     """
-    comparison = compare(a, b)
+    comparison = compare(a, b, b2)
     regions = region_rows(comparison.alignment)
-    layers = layer_stats(comparison.alignment, comparison.cells, comparison.ties, regions)
+    layers = with_floor(
+        layer_stats(comparison.alignment, comparison.cells, comparison.ties, regions), comparison.floor
+    )
     tolerated = max_mismatch > 0 and _is_within(comparison.cells, max_mismatch)
     checks = [check_trace(trace, number) for number, trace in enumerate((a, b))]
     notes = [
@@ -56,7 +64,7 @@ def diff_report(a: Trace, b: Trace, *, strict: bool = False, max_mismatch: float
     findings = _in_order(
         [*(f for check in checks for f in check.findings), *notes, *_findings(comparison, tolerated)], (a, b)
     )
-    verdict = _verdict(findings, comparison.cells)
+    verdict = _verdict(findings, comparison)
     diagnoses = diagnose_diff(comparison, layers, regions, findings, verdict)
     blamed = {finding.input or 0 for finding in findings if finding.severity != "note"}
     weakened = less_evidence([(a, b)[number] for number in sorted(blamed)], diagnoses)
@@ -77,7 +85,8 @@ def _findings(comparison: Comparison, tolerated: bool) -> Iterator[Finding]:
     yield from model_findings(alignment)
     yield from machine_note(alignment, comparison.tolerance)
     yield from uncaptured_notes(alignment, cells)
-    yield from one_sided_findings(alignment)
+    yield from one_sided_findings(alignment, comparison.token_ties)
+    yield from floor_findings(comparison)
     yield from row_shift_findings(alignment, cells, find_row_shifts(alignment, cells))
     yield from layer_shift_findings(alignment, cells, find_layer_shifts(alignment, cells))
     permutations = find_permutations(alignment, cells)
@@ -86,16 +95,15 @@ def _findings(comparison: Comparison, tolerated: bool) -> Iterator[Finding]:
         alignment, cells, *find_renamings(alignment, cells, [p.place for p in permutations])
     )
     first = first_divergence(alignment, cells)
-    yield from MismatchFindings(
-        alignment, cells, comparison.ties, comparison.tolerance, first, tolerated=tolerated
-    )
-    if cells.any_mismatch.any() and not comparison.ties.has_margins:
+    yield from MismatchFindings(comparison, first, tolerated=tolerated)
+    if cells.any_mismatch.any() and not comparison.ties.has_margins and comparison.floor is None:
         yield Finding(
             rule="no-margins",
             severity="note",
             message=(
                 "neither trace holds margins, so there is no near-tie verdict: no mismatch can be put down "
-                "to rounding (record one of them with --margins)"
+                "to rounding (record one of them with --margins, or give a second run of the baseline with "
+                "--noise-floor)"
             ),
             count=0,
         )
@@ -111,10 +119,10 @@ def _is_within(cells: CellResults, max_mismatch: float) -> bool:
     return True
 
 
-def _verdict(findings: tuple[Finding, ...], cells: CellResults) -> Verdict:
+def _verdict(findings: tuple[Finding, ...], comparison: Comparison) -> Verdict:
     if any(finding.severity != "note" for finding in findings):
         return "findings"
-    return "numerics" if cells.any_mismatch.any() else "clean"
+    return "numerics" if comparison.cells.any_mismatch.any() or comparison.token_ties else "clean"
 
 
 def _in_order(findings: list[Finding], traces: tuple[Trace, Trace]) -> tuple[Finding, ...]:
@@ -157,6 +165,9 @@ def _counts(
         "near_ties": int(ties.near_tie.sum()),
         "after_flip_cells": int(ties.cascade.sum() + ties.weight_cascade.sum()),
     }
+    if comparison.floor is not None:
+        within = comparison.floor.within["set"] & ~ties.explained_sets
+        counts["within_floor_cells"] = int(within.sum())
     for name, mismatch in (("order", cells.order_mismatch), ("weight", cells.weight_mismatch)):
         if mismatch is not None:
             counts[f"{name}_mismatch_cells"] = int(mismatch.sum())

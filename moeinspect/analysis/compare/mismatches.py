@@ -8,13 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from moeinspect.analysis.align import Alignment
-from moeinspect.analysis.compare.cellwise import CellResults
+from moeinspect.analysis.compare.comparison import Comparison
 from moeinspect.analysis.compare.divergence import Divergence
-from moeinspect.analysis.compare.neartie import NearTies
 from moeinspect.analysis.compare.regions import chance_overlap
 from moeinspect.analysis.compare.runs import Runs, runs_of
-from moeinspect.analysis.compare.tolerance import Tolerance
 from moeinspect.analysis.compare.wording import place_text, region_of
 from moeinspect.analysis.findings import Finding, Severity
 from moeinspect.analysis.requests import request_evidence
@@ -25,31 +22,51 @@ class MismatchFindings:
 
     def __init__(
         self,
-        alignment: Alignment,
-        cells: CellResults,
-        ties: NearTies,
-        tolerance: Tolerance,
+        comparison: Comparison,
         first: Divergence | None,
         *,
         tolerated: bool,
     ) -> None:
-        self._alignment, self._cells, self._ties = alignment, cells, ties
-        self._tolerance, self._first, self._tolerated = tolerance, first, tolerated
+        self._comparison, self._first, self._tolerated = comparison, first, tolerated
+        self._alignment, self._cells = comparison.alignment, comparison.cells
+        self._ties, self._tolerance = comparison.ties, comparison.tolerance
 
     def __iter__(self) -> Iterator[Finding]:
-        yield from self._sets()
-        yield from self._orders()
-        yield from self._weights()
+        cells, explained = self._cells, self._comparison.explained_sets
+        for part in self._parts(cells.set_mismatch, explained):
+            yield from self._sets(part)
+        if cells.order_mismatch is not None:
+            for part in self._parts(cells.order_mismatch, self._explained_orders):
+                yield from self._orders(part)
+        if cells.weight_mismatch is not None:
+            for part in self._parts(cells.weight_mismatch, self._explained_weights):
+                yield from self._weights(part)
 
-    def _sets(self) -> Iterator[Finding]:
+    @property
+    def _explained_orders(self) -> NDArray[np.bool_]:
+        return self._ties.order_tie | self._comparison.within("order")
+
+    @property
+    def _explained_weights(self) -> NDArray[np.bool_]:
+        return self._ties.weight_cascade | self._comparison.within("weight")
+
+    def _parts(
+        self, mismatch: NDArray[np.bool_], explained: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.bool_], ...]:
+        """Above a noise floor, what exceeds it and what does not: noise beside a fault is not part of it."""
+        if self._comparison.floor is None:
+            return (mismatch,)
+        return mismatch & ~explained, mismatch & explained
+
+    def _sets(self, mismatch: NDArray[np.bool_]) -> Iterator[Finding]:
         cells, ties = self._cells, self._ties
-        explained = ties.explained_sets
-        runs = runs_of(self._alignment, cells.set_mismatch)
-        overlap = runs.sums(np.where(cells.set_mismatch, cells.overlap, 0))
-        disjoint = runs.sums(cells.set_mismatch & (cells.overlap == 0))
-        near, cascade = runs.sums(ties.near_tie), runs.sums(ties.cascade)
+        explained = self._comparison.explained_sets
+        runs = runs_of(self._alignment, mismatch)
+        overlap = runs.sums(np.where(mismatch, cells.overlap, 0))
+        disjoint = runs.sums(mismatch & (cells.overlap == 0))
+        near, cascade = runs.sums(ties.near_tie & mismatch), runs.sums(ties.cascade & mismatch)
         chance = chance_overlap(self._alignment)
-        for i, (run, count, severity) in enumerate(self._judged(runs, cells.set_mismatch, explained)):
+        for i, (run, count, severity) in enumerate(self._judged(runs, mismatch, explained)):
             mean = float(overlap[i]) / (count * self._top_k)
             evidence: dict[str, Any] = {
                 "overlap_mean": mean,
@@ -60,32 +77,26 @@ class MismatchFindings:
             }
             common, by_chance = mean * self._top_k, chance * self._top_k
             what = f"another expert set, {common:.1f} of {self._top_k} in common"
-            if severity == "note" and not self._tolerated:
+            if severity == "note" and near[i] + cascade[i] == count:
                 what += ", at a near-tie or after one"
+            elif severity == "note" and not self._tolerated:
+                what += ", within the noise floor"
             else:
                 what += f" (chance {by_chance:.1f})"
-            yield self._finding(
-                "set-mismatch", severity, what, run, count, cells.set_mismatch, runs, evidence
-            )
+            yield self._finding("set-mismatch", severity, what, run, count, mismatch, runs, evidence)
 
-    def _orders(self) -> Iterator[Finding]:
-        mismatch = self._cells.order_mismatch
-        if mismatch is None:
-            return
+    def _orders(self, mismatch: NDArray[np.bool_]) -> Iterator[Finding]:
         runs = runs_of(self._alignment, mismatch)
-        for run, count, severity in self._judged(runs, mismatch, self._ties.order_tie):
+        for run, count, severity in self._judged(runs, mismatch, self._explained_orders):
             what = "the same experts in another order"
             severity = "warning" if severity == "error" else severity
             yield self._finding("order-mismatch", severity, what, run, count, mismatch, runs, {})
 
-    def _weights(self) -> Iterator[Finding]:
-        mismatch = self._cells.weight_mismatch
-        if mismatch is None:
-            return
+    def _weights(self, mismatch: NDArray[np.bool_]) -> Iterator[Finding]:
         bound = self._tolerance
         limit = "bit for bit" if bound.bitwise_weights else f"within {bound.weight:g}"
         runs = runs_of(self._alignment, mismatch)
-        for run, count, severity in self._judged(runs, mismatch, self._ties.weight_cascade):
+        for run, count, severity in self._judged(runs, mismatch, self._explained_weights):
             what = f"the same experts, their weights not equal {limit}"
             evidence = {"largest_difference": self._largest_difference(run, mismatch)}
             yield self._finding("weight-mismatch", severity, what, run, count, mismatch, runs, evidence)

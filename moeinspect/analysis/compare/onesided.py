@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,11 @@ from moeinspect.analysis.rules.grouping import rows_text
 from moeinspect.trace.schema import FinishReason, Trace, Validity
 
 
-def one_sided_findings(alignment: Alignment) -> Iterator[Finding]:
-    """`only-in-a`, `only-in-b` and `token-mismatch`, and how requests were paired if not by id."""
+def one_sided_findings(alignment: Alignment, token_ties: Collection[int] = ()) -> Iterator[Finding]:
+    """`only-in-a`, `only-in-b` and `token-mismatch`, and how requests were paired if not by id.
+
+    Outputs of the pairs in `token_ties` part by rounding: their `token-mismatch` is a note.
+    """
     a, b = alignment.a, alignment.b
     if alignment.pairing.by_prompt:
         yield Finding(
@@ -28,7 +31,7 @@ def one_sided_findings(alignment: Alignment) -> Iterator[Finding]:
     for number, (request_a, request_b) in enumerate(alignment.pairing.pairs):
         rows = alignment.pair_rows[number]
         if rows.first_difference != NEVER:
-            yield _token_mismatch(alignment, number)
+            yield _token_mismatch(alignment, number, tie=number in token_ties)
         yield from _row_runs(a, request_a, b, request_b, rows.only_a, "only-in-a")
         yield from _row_runs(b, request_b, a, request_a, rows.only_b, "only-in-b")
     for request in alignment.pairing.only_a:
@@ -37,7 +40,7 @@ def one_sided_findings(alignment: Alignment) -> Iterator[Finding]:
         yield _whole_request(b, request, "only-in-b")
 
 
-def _token_mismatch(alignment: Alignment, number: int) -> Finding:
+def _token_mismatch(alignment: Alignment, number: int, *, tie: bool) -> Finding:
     request_a, request_b = alignment.pairing.pairs[number]
     rows = alignment.pair_rows[number]
     position = rows.first_difference
@@ -48,10 +51,11 @@ def _token_mismatch(alignment: Alignment, number: int) -> Finding:
     prompt_len = int(alignment.a.requests.prompt_len[request_a])
     return Finding(
         rule="token-mismatch",
-        severity="error",
+        severity="note" if tie else "error",
         message=(
             f"the token at position {position} is {token_a} in A and {token_b} in B: "
             + _lost(rows.not_comparable)
+            + (" (rounding turns tokens over this often)" if tie else "")
         ),
         count=rows.not_comparable,
         request=alignment.request_id(number),

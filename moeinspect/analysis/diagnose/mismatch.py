@@ -63,7 +63,7 @@ class Mismatch:
     @cached_property
     def cells(self) -> NDArray[np.bool_]:
         """The cells [R, L]."""
-        cells = self.comparison.cells.set_mismatch & ~self.comparison.ties.explained_sets
+        cells = self.comparison.cells.set_mismatch & ~self.comparison.explained_sets
         return np.asarray(cells & ~self.unrouted[:, None] & ~self._zero_cells)
 
     @cached_property

@@ -12,7 +12,7 @@ from moeinspect.analysis.findings import Diagnosis
 
 def diagnose_tokens(mismatch: Mismatch) -> Iterator[Diagnosis]:
     """`tokens-diverged`: certain if everything before the first difference agrees."""
-    differing = [f for f in mismatch.findings if f.rule == "token-mismatch"]
+    differing = mismatch.found("token-mismatch")
     if not differing:
         return
     pairs = len(mismatch.alignment.pairing.pairs)
@@ -23,7 +23,7 @@ def diagnose_tokens(mismatch: Mismatch) -> Iterator[Diagnosis]:
     ]
     before = f"the {counted(len(mismatch.alignment), 'row')} before"
     wrong = mismatch.comparison.cells.set_mismatch
-    explained = not (wrong & ~mismatch.comparison.ties.explained_sets).any()
+    explained = not (wrong & ~mismatch.comparison.explained_sets).any()
     if not wrong.any():
         because.append(f"{before} hold the same experts")
     elif explained:
@@ -49,9 +49,18 @@ def diagnose_numerics(mismatch: Mismatch) -> Diagnosis:
         )
     if after:
         because.append(f"{after:,} follow such a flip in a lower layer of the same or an earlier token")
-    if near + after < total:
-        because.append(f"{total - near - after:,} are merely below the tolerated share")
+    floor = mismatch.comparison.floor
+    within = int((mismatch.comparison.explained_sets & ~ties.explained_sets).sum())
+    if within:
+        because.append(
+            f"{within:,} are within the noise floor that {floor.floor.path if floor else ''} tells"
+        )
+    if near + after + within < total:
+        because.append(f"{total - near - after - within:,} are merely below the tolerated share")
+    if mismatch.comparison.token_ties:
+        parted = len(mismatch.comparison.token_ties)
+        because.append(f"the outputs of {counted(parted, 'request')} part, as rounding makes likely")
     if ties.order_tie.any():
         because.append(f"{counted(int(ties.order_tie.sum()), 'cell')} swap experts of nearly equal weight")
-    explained = near + after == total
+    explained = near + after + within == total
     return diagnosis("numerics", 0.9 if explained else 0.4, because, mismatch.a)

@@ -52,9 +52,9 @@ def logit_pair(
         ranked = -np.sort(-logits, axis=2)
         margin = (ranked[..., top_k - 1] - ranked[..., top_k]).astype(np.float32)
         name = f"r{number}"
-        records_a.append(_record(name, tokens, ids_a, _weights(noisy, ids_a) if weights else None, None))
+        records_a.append(record(name, tokens, ids_a, _weights(noisy, ids_a) if weights else None, None))
         records_b.append(
-            _record(
+            record(
                 name, tokens, ids_b, _weights(logits, ids_b) if weights else None, margin if margins else None
             )
         )
@@ -88,7 +88,7 @@ def _let_flips_spread(
                 lowest = min(lowest, layer)
 
 
-def _record(name: str, tokens: Any, ids: Any, weights: Any, margin: Any) -> RequestRecord:
+def record(name: str, tokens: Any, ids: Any, weights: Any, margin: Any) -> RequestRecord:
     n, prompt_len = len(ids), len(ids) // 2
     return RequestRecord(
         id=name,
