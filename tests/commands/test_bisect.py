@@ -190,6 +190,7 @@ def report_of(differs, cause):
     return Report("diff", (summary, summary), verdict, counts, (), (), diagnoses)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("named", [(), ("no-merge",), ("tree-rows", "stale-slot")])
 def test_the_names_of_the_faults_reach_the_runs_and_nothing_else(
     capture, tmp_path, monkeypatch, capfd, named

@@ -78,6 +78,7 @@ def test_ctrl_c_exits_130_in_two_seconds_and_leaves_no_process(
     assert_right(tmp_path / "t.h5", reference, at_least=len(FIRST))
 
 
+@pytest.mark.long
 def test_ctrl_c_leaves_no_temporary_folder(spawn, prompts, eventually, tmp_path, monkeypatch):
     # A short path: multiprocessing puts sockets there, whose names may not be long.
     with tempfile.TemporaryDirectory() as folder:
@@ -182,6 +183,7 @@ def test_a_file_that_cannot_grow_keeps_what_had_ended(prompts, reference, tmp_pa
     assert_right(tmp_path / "t.h5", reference)
 
 
+@pytest.mark.long
 def test_a_full_disk_keeps_what_had_ended(run, prompts, reference, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()

@@ -105,6 +105,7 @@ def test_what_rank_0_refuses_ends_the_others_quietly(ranks, prompts):
     assert other == (0, "", "")
 
 
+@pytest.mark.long
 def test_a_worker_of_torchrun_that_dies_is_named(ranks, prompts, eventually, tmp_path):
     long = [{"id": str(i), "input_ids": [1, 2, 3], "max_new_tokens": 200 if i else 2} for i in range(20)]
     processes = ranks("capture", "--prompts", prompts(*long), "-o", "t.h5", "--ignore-eos", *GLOO)

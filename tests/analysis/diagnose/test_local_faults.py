@@ -37,7 +37,7 @@ def without_names(trace):
     return replace(trace, run=replace(trace.run, injected_faults=()))
 
 
-@pytest.mark.quick(12)
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_with_its_own_traffic_comes_first_and_its_name_is_not_read(fault):
     trace = capture(RunConfig(model=MODEL, faults=(fault,)))
