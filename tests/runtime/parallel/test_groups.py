@@ -1,5 +1,7 @@
 """Exchanges between ranks move bits as they are, and a rank that is gone is named."""
 
+import threading
+
 import pytest
 import torch
 from rank_harness import cached_builtin, on_ranks
@@ -49,7 +51,10 @@ def test_every_exchange_moves_rows_of_any_dtype(tmp_path):
 
 
 def test_the_one_that_went_away_is_named(tmp_path):
+    all_have_met = threading.Barrier(2)
+
     def exchange(ranks):
+        all_have_met.wait()
         if ranks.rank == 1:
             del ranks.ep._group
             return None
