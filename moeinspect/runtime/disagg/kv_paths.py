@@ -41,13 +41,13 @@ class FollowerKV:
     """The transfers that a follower is told of: each is with its counterpart in the other leader's team."""
 
     def __init__(self, args: WorkerArgs, caches: Sequence[KVCache], device: Device, wake: Wake) -> None:
-        self._args = args
+        self._index, self._roster = args.index, args.roster
+        self._is_shared = args.config.transfer != "gloo"
         self._sends: SendPath | None = None
         self._receives: ReceivePath | None = None
-        is_shared, decodes = args.config.transfer != "gloo", args.seat.role == DECODE
-        if not decodes:
+        if args.seat.role != DECODE:
             self._sends = _own_send_path(args, caches, device, wake)
-        elif not is_shared:
+        elif not self._is_shared:
             self._receives = GlooReceivePath(_gloo_group(args), caches, device, wake)
 
     def start(self, command: SendKV | ReceiveKV) -> IsDone | None:
@@ -61,8 +61,7 @@ class FollowerKV:
 
     def _peer(self, leader: int) -> int:
         """Whom this process exchanges KV with; shared memory is known by its leader."""
-        is_shared = self._args.config.transfer != "gloo"
-        return leader if is_shared else self._args.roster.counterpart(self._args.index, leader)
+        return leader if self._is_shared else self._roster.counterpart(self._index, leader)
 
 
 def _gloo_group(args: WorkerArgs) -> GlooGroup:

@@ -84,12 +84,6 @@ class RankLayout:
         """The ranks that schedule, by data-parallel rank."""
         return tuple(self.rank(RankPlace(dp, 0, 0)) for dp in range(self.dp))
 
-    def followers(self, dp: int) -> tuple[int, ...]:
-        """The ranks that run what the leader of data-parallel rank `dp` schedules."""
-        return tuple(
-            rank for rank in range(self.size) if (p := self.place(rank)).dp == dp and not p.is_leader
-        )
-
     def name(self, rank: int) -> str:
         """Such as `dp-1/tp-0`: only what there are several of; empty if there is one rank."""
         place = self.place(rank)
