@@ -14,11 +14,25 @@ import numpy as np
 from moeinspect.errors import UsageError
 from moeinspect.trace.schema import Trace
 from moeinspect.trace.transport.fault import NoEffectError, TransportFault
+from moeinspect.trace.transport.filler import FILLER_AS_REAL, MISSING_REQUEST, PARTIAL_SENTINEL
 from moeinspect.trace.transport.ids import UINT8_WRAP
+from moeinspect.trace.transport.joins import DOUBLE_CONCAT, TURN_GAP
+from moeinspect.trace.transport.layers import MTP_ALIAS
 
 __all__ = ["TRANSPORT_FAULTS", "NoEffectError", "TransportFault", "apply_transport_fault"]
 
-TRANSPORT_FAULTS: dict[str, TransportFault] = {fault.name: fault for fault in (UINT8_WRAP,)}
+TRANSPORT_FAULTS: dict[str, TransportFault] = {
+    fault.name: fault
+    for fault in (
+        UINT8_WRAP,
+        DOUBLE_CONCAT,
+        PARTIAL_SENTINEL,
+        FILLER_AS_REAL,
+        MISSING_REQUEST,
+        TURN_GAP,
+        MTP_ALIAS,
+    )
+}
 """By name of the fault catalogue."""
 
 
