@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from moeinspect.analysis.bisect.bisection import Trial, cells_differ
-from moeinspect.analysis.bisect.search import Switches
+from moeinspect.analysis.bisect.runs import Switches
 from moeinspect.analysis.compare import diff_report
 from moeinspect.analysis.findings import Report
 from moeinspect.commands._baseline import made_baseline
@@ -76,8 +76,8 @@ class Runner:
     trials: list[Trial] = field(default_factory=list)
     with_builtin_requests: set[Switches] = field(default_factory=set)
 
-    def differs(self, switches: Switches) -> bool:
-        """Runs with `switches` alone, and tells whether the outcome differs from target-only.
+    def report(self, switches: Switches) -> Report:
+        """Runs with `switches` alone, and compares the outcome with target-only.
 
         Raises:
             MoeinspectError: the run failed.
@@ -102,7 +102,7 @@ class Runner:
         trial = Trial(names, _named(report, self.trace.path), time.monotonic() - start, again)
         self.trials.append(trial)
         self.console.note(f"{run.label}: {_outcome(report)} ({trial.seconds:.1f} s)")
-        return report.differs
+        return trial.report
 
     def _requests_of(self, runtime: LocalRuntime, switches: Switches) -> Sequence[PromptRequest]:
         if list(self.requests) == runtime.default_requests():

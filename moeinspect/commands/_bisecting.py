@@ -1,15 +1,20 @@
-"""From a trace to the smallest set of switches that brings its difference."""
+"""From a trace to the smallest sets of switches that bring its differences."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 
-from moeinspect.analysis.bisect.bisection import Bisection
+from moeinspect.analysis.bisect.bisection import Bisection, SmallestSet, shares_a_name
+from moeinspect.analysis.bisect.causes import not_shown
 from moeinspect.analysis.bisect.ordering import likeliest_first
-from moeinspect.analysis.bisect.search import Search, Switches
+from moeinspect.analysis.bisect.runs import Runs, Switches
+from moeinspect.analysis.bisect.search import Found, Search
 from moeinspect.analysis.diagnose.rerun import option_list
+from moeinspect.analysis.findings import Diagnosis, Report
 from moeinspect.analysis.requests import LOCAL
 from moeinspect.commands._bisect_runs import Baselines, Runner
 from moeinspect.commands._next import diff_command
@@ -54,21 +59,53 @@ def bisect_trace(trace: Trace, max_runs: int, console: Console) -> Bisection:
     def settled(switches: Switches) -> Switches:
         return frozenset(switches_on(with_only(config, switches)))
 
-    found = Search(order, runner.differs, settled, max_runs=max_runs).find()
-    if found.switches is None:
-        return Bisection(recorded, options, tuple(runner.trials), found.outcome)
-    builtin = found.switches in runner.with_builtin_requests
-    prompts = None if builtin else str(trace.run.run_config.get("prompts") or PROMPTS)
-    smallest = tuple(name for name in order if name in found.switches)
+    runs = Runs(runner.report, settled, max_runs=max_runs)
+    found = Search(order, runs, lambda report: report.differs).find()
+    shown = {one: _causes(runs, one) for one in found.sets}
+    remains, notes = found.remains, []
+    for cause in not_shown(recorded, chain.from_iterable(shown.values())) if found.sets else ():
+        more = _of_cause(cause, runs, order)
+        if more.outcome == "unfinished":
+            remains = "untried" if remains == "nothing" else remains
+        elif more.outcome == "not-reproduced":
+            notes.append(f"the trace looks like {cause.cause}, too, and no run did")
+        else:
+            shown.update({one: _causes(runs, one, cause) for one in more.sets if one not in shown})
+    sets = []
+    for switches, causes in shown.items():
+        builtin = switches in runner.with_builtin_requests
+        prompts = None if builtin else str(trace.run.run_config.get("prompts") or PROMPTS)
+        if prompts == PROMPTS:
+            notes.append(f"{PROMPTS} stands for the prompts that the trace was recorded with")
+        names = tuple(name for name in order if name in switches)
+        sets.append(SmallestSet(names, causes, _command(with_only(config, switches), trace, prompts)))
     return Bisection(
         recorded,
         options,
         tuple(runner.trials),
         found.outcome,
-        smallest,
-        _command(with_only(config, found.switches), trace, prompts),
-        () if prompts != PROMPTS else (f"{PROMPTS} stands for the prompts that the trace was recorded with",),
+        tuple(sets),
+        remains,
+        tuple(dict.fromkeys(notes)),
     )
+
+
+def _of_cause(cause: Diagnosis, runs: Runs[Report], order: Sequence[str]) -> Found:
+    """Searches for the switches under which `cause` is named, whatever else differs."""
+
+    def names_it(report: Report) -> bool:
+        return report.differs and shares_a_name(cause, report.diagnoses)
+
+    return Search(likeliest_first(order, [cause]), runs, names_it).find(only_first=True)
+
+
+def _causes(runs: Runs[Report], switches: Switches, first: Diagnosis | None = None) -> tuple[Diagnosis, ...]:
+    """The causes of the first run of a set that differed, those that may be `first` in front."""
+    reports = (report for report in runs.seen[switches] if report.differs)
+    causes = next(reports).diagnoses
+    if first is None:
+        return causes
+    return tuple(sorted(causes, key=lambda one: not shares_a_name(first, [one])))
 
 
 def _command(config: RunConfig, trace: Trace, prompts: str | None) -> str:

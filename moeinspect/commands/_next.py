@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from moeinspect.report.guide import explain_command
+
+if TYPE_CHECKING:
+    from moeinspect.analysis.findings import Diagnosis
 
 
 def diff_command(*arguments: str | Path) -> str:
@@ -29,9 +34,10 @@ def after_diff(trace: Path, baseline: Path | None, *, clean: bool) -> str:
     return diff_command(trace, *([] if baseline is None else [baseline]), "--format", "json")
 
 
-def after_bisect(trace: Path, cause: str | None) -> str:
-    """The page of the cause that a bisection came to, if there is one."""
-    return diff_command(trace) if cause is None else explain_command(cause)
+def after_bisect(trace: Path, causes: Sequence[Diagnosis]) -> str:
+    """The pages of the causes that a bisection came to, if there are any."""
+    names = dict.fromkeys(name for one in causes for name in one.cause.split("|"))
+    return explain_command("|".join(names)) if names else diff_command(trace)
 
 
 def _argument(argument: str | Path) -> str:

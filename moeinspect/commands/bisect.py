@@ -31,7 +31,7 @@ def bisect(
     """Find the switches that bring a difference.
 
     Runs the requests of a trace again with fewer and fewer of the switches by which it differs from
-    target-only, and names the smallest set under which the routed experts still differ.
+    target-only, and names the smallest sets under which the routed experts still differ.
     """
     check_report_output(common, trace)
     from moeinspect.commands._bisecting import bisect_trace
@@ -49,5 +49,5 @@ def bisect(
     )
     write_result(text, common, call.console)
     if common.format is Format.TEXT:
-        call.console.next_command(after_bisect(trace, found.cause.cause if found.cause else None))
+        call.console.next_command(after_bisect(trace, found.causes))
     return ExitStatus.OK if found.outcome == "clean" else ExitStatus.FINDINGS

@@ -1,4 +1,4 @@
-"""A bisection: what was run, and the switches that it names; as text, plain lines, JSON and annotations."""
+"""A bisection: its runs and the sets of switches that they name; as text, plain lines, JSON, annotations."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from moeinspect.analysis.bisect.bisection import Bisection, Trial, cells_differ
+from moeinspect.analysis.bisect.bisection import Bisection, SmallestSet, Trial, cells_differ
 from moeinspect.analysis.findings import Diagnosis, Report
 from moeinspect.printable import printable
 from moeinspect.report.guide import explain_command
-from moeinspect.report.json import report_document
+from moeinspect.report.json import diagnosis_document, report_document
 from moeinspect.report.words import counted, input_line
 
 SCHEMA = "moeinspect-bisect/1"
@@ -45,24 +45,40 @@ def top_cause(report: Report) -> Diagnosis | None:
 def verdict_line(bisection: Bisection) -> str:
     """The last line: what came out."""
     runs = counted(len(bisection.trials), "run")
-    names = "" if bisection.smallest is None else switch_words(bisection, bisection.smallest)
+    names = [switch_words(bisection, one.switches) for one in bisection.sets]
     match bisection.outcome:
         case "clean":
             return (
                 f"{bisection.recorded.verdict}: the trace is as target-only, there is nothing to search for"
             )
         case "switches":
-            return f"switches: the difference comes with {names}, and with nothing less; {runs}"
+            first, *others = names
+            another = "".join(f", another one with {other}" for other in others)
+            only = ", each with nothing less" if others else ", and with nothing less"
+            return f"switches: a difference comes with {first}{another}{only}; {_remains(bisection)}; {runs}"
         case "target":
+            another = "".join(f"; another difference comes with {other}" for other in names[1:])
             return (
                 "target: every switch off and still different, so it is in the target itself: its model, its "
-                f"layers or its capture; {runs}"
+                f"layers or its capture{another}; {runs}"
             )
         case "not-reproduced":
             return f"not-reproduced: the trace differs, and two runs with all of its switches do not; {runs}"
         case "unfinished":
-            least = f"the smallest set so far is {names}" if names else "no run differed so far"
+            least = f"the smallest set so far is {names[0]}" if names else "no run differed so far"
             return f"unfinished: no run left after {runs}, {least}"
+
+
+def _remains(bisection: Bisection) -> str:
+    """What is left of the difference once each set lacks a switch."""
+    several = len(bisection.sets) > 1
+    match bisection.remains:
+        case "nothing":
+            return f"nothing is left without {'them' if several else 'it'}"
+        case "something":
+            return f"without {'them' if several else 'it'} something still differs, and no run is left"
+        case "untried":
+            return "no run is left to see whether anything else differs"
 
 
 def _plain(bisection: Bisection) -> Iterator[str]:
@@ -77,17 +93,17 @@ def _plain(bisection: Bisection) -> Iterator[str]:
 
 
 def _conclusion(bisection: Bisection) -> Iterator[str]:
-    """The smallest set, its cause, and the verdict last."""
-    for name in bisection.smallest or ():
-        yield f"smallest {bisection.options[name]}"
-    if cause := bisection.cause:
-        yield f"cause {cause.cause}: confidence {cause.confidence:.2f}"
-        yield from (f"cause {cause.cause}: because {reason}" for reason in cause.because)
-        if cause.reference:
-            yield f"cause {cause.cause}: seen in {cause.reference}"
-        yield f"cause {cause.cause}: read {explain_command(cause.cause)}"
-    if bisection.command:
-        yield f"show {bisection.command}"
+    """The smallest sets, each with its causes, and the verdict last."""
+    for one in bisection.sets:
+        yield f"smallest {switch_words(bisection, one.switches)}"
+        for cause in one.causes:
+            yield f"cause {cause.cause}: confidence {cause.confidence:.2f}"
+            yield from (f"cause {cause.cause}: because {reason}" for reason in cause.because)
+            if cause.reference:
+                yield f"cause {cause.cause}: seen in {cause.reference}"
+            yield f"cause {cause.cause}: read {explain_command(cause.cause)}"
+        if one.command:
+            yield f"show {one.command}"
     yield from (f"note {note}" for note in bisection.notes)
     yield verdict_line(bisection)
 
@@ -103,8 +119,9 @@ def _outcome(report: Report) -> str:
 
 
 def _document(bisection: Bisection) -> dict[str, Any]:
-    shown = bisection.shown_by
     recorded = report_document(bisection.recorded)
+    sets = [_smallest(one) for one in bisection.sets]
+    first = sets[0] if sets else {"switches": None, "diagnoses": recorded["diagnoses"], "show": ""}
     return {
         "schema": SCHEMA,
         "command": "bisect",
@@ -113,10 +130,20 @@ def _document(bisection: Bisection) -> dict[str, Any]:
         "switches": dict(bisection.options),
         "recorded": {"switches": list(bisection.options), **_figures(bisection.recorded)},
         "runs": [_run(trial) for trial in bisection.trials],
-        "smallest": None if bisection.smallest is None else list(bisection.smallest),
-        "diagnoses": report_document(shown.report)["diagnoses"] if shown else recorded["diagnoses"],
-        "show": bisection.command,
+        "smallest": first["switches"],
+        "diagnoses": first["diagnoses"],
+        "show": first["show"],
+        "sets": sets,
+        "remains": bisection.remains if bisection.sets else None,
         "notes": list(bisection.notes),
+    }
+
+
+def _smallest(one: SmallestSet) -> dict[str, Any]:
+    return {
+        "switches": list(one.switches),
+        "diagnoses": [diagnosis_document(cause) for cause in one.causes],
+        "show": one.command,
     }
 
 

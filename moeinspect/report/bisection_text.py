@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from moeinspect.analysis.bisect.bisection import Bisection, cells_differ
+from moeinspect.analysis.bisect.bisection import Bisection, SmallestSet, cells_differ
 from moeinspect.analysis.findings import Report
 from moeinspect.printable import printable
 from moeinspect.report.bisection import switch_words, top_cause, verdict_line
@@ -46,9 +46,11 @@ def _sections(bisection: Bisection) -> Iterator[RenderableType]:
     head = Text(printable(ours.path), "bold", overflow="fold")
     yield head.append(f"  {input_line(ours)}", "not bold dim")
     yield _runs(bisection)
-    if bisection.smallest is not None:
-        yield Text("Smallest set that differs", "bold")
-        yield Padding(_smallest(bisection), (0, 0, 0, 2))
+    for number, one in enumerate(bisection.sets):
+        yield Text("Another smallest set" if number else "Smallest set that differs", "bold")
+        yield Padding(_smallest(bisection, one), (0, 0, 0, 2))
+    for note in bisection.notes:
+        yield Text(f"note: {printable(note)}", STYLES["note"])
 
 
 def _runs(bisection: Bisection) -> Table:
@@ -81,14 +83,15 @@ def _verdict(report: Report) -> Text:
     return Text(printable(cause.cause if cause else name), STYLES[name].removeprefix("bold "))
 
 
-def _smallest(bisection: Bisection) -> Table:
+def _smallest(bisection: Bisection, one: SmallestSet) -> Table:
     table = Table.grid(padding=(0, 2))
-    words = switch_words(bisection, bisection.smallest or ())
+    words = switch_words(bisection, one.switches)
     table.add_row(Text("switches", "dim"), Text(printable(words), "bold", overflow="fold"))
-    if cause := bisection.cause:
+    for place, cause in enumerate(one.causes):
         sure = Text(printable(cause.cause), "bold magenta")
         table.add_row(
-            Text("cause", "dim"), sure.append(f"  {100 * cause.confidence:.0f} % sure", "not bold dim")
+            Text("too" if place else "cause", "dim"),
+            sure.append(f"  {100 * cause.confidence:.0f} % sure", "not bold dim"),
         )
         for number, reason in enumerate(cause.because):
             table.add_row(Text("" if number else "because", "dim"), Text(printable(reason)))
@@ -96,9 +99,7 @@ def _smallest(bisection: Bisection) -> Table:
             table.add_row(Text("seen", "dim"), Text(printable(cause.reference)))
         read = explain_command(cause.cause)
         table.add_row(Text("read", "dim"), Text(printable(read), overflow="fold"))
-    if bisection.command:
-        shows = Text(printable(bisection.command), "green", overflow="fold")
+    if one.command:
+        shows = Text(printable(one.command), "green", overflow="fold")
         table.add_row(Text("show", "dim"), shows)
-    for note in bisection.notes:
-        table.add_row(Text("note", "dim"), Text(printable(note)))
     return table

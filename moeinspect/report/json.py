@@ -25,7 +25,7 @@ def report_document(report: Report) -> dict[str, Any]:
         "counts": report.counts,
         "findings": [_finding(one) for one in report.findings],
         "layers": [_layer(one) for one in report.layers],
-        "diagnoses": [_diagnosis(one) for one in report.diagnoses],
+        "diagnoses": [diagnosis_document(one) for one in report.diagnoses],
     }
     return {key: _plain(value) for key, value in document.items()}
 
@@ -69,7 +69,8 @@ def _layer(one: LayerStats) -> dict[str, Any]:
     }
 
 
-def _diagnosis(one: Diagnosis) -> dict[str, Any]:
+def diagnosis_document(one: Diagnosis) -> dict[str, Any]:
+    """A diagnosis as it stands in every document."""
     return {
         "cause": one.cause,
         "confidence": one.confidence,

@@ -8,6 +8,7 @@ from dataclasses import replace
 import h5py
 import pytest
 
+from moeinspect.analysis.bisect.bisection import Trial
 from moeinspect.analysis.findings import Diagnosis, InputSummary, Report
 from moeinspect.commands import _bisecting
 from moeinspect.commands._bisect_runs import Baselines, Runner
@@ -69,7 +70,8 @@ def test_the_command_that_it_prints_shows_the_difference(run, capture, tmp_path)
     done = run("bisect", "t.h5")
     assert done.status == 1
     assert done.stdout.splitlines()[-1] == (
-        "switches: the difference comes with --backend bypass, and with nothing less; 3 runs"
+        "switches: a difference comes with --backend bypass, and with nothing less; "
+        "nothing is left without it; 4 runs"
     )
     assert "run 1: no switch: clean" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("Next: moeinspect explain ")
@@ -182,12 +184,27 @@ def test_requests_of_a_trace_that_does_not_tell_run_to_their_lengths(run, captur
     assert document["notes"] == ["PROMPTS.jsonl stands for the prompts that the trace was recorded with"]
 
 
-def report_of(differs, cause):
+def report_of(*causes):
     summary = InputSummary("t.h5", "local", 2, 20, 5, 4, 32, True)
-    counts = {"rows_compared": 20, "cells_compared": 100, "set_mismatch_cells": 7 * differs}
-    diagnoses = (Diagnosis(cause, 0.9, ("so it is",), "", ""),) if differs else ()
-    verdict = "findings" if differs else "clean"
+    counts = {"rows_compared": 20, "cells_compared": 100, "set_mismatch_cells": 7 * len(causes)}
+    diagnoses = tuple(Diagnosis(cause, 0.9, ("so it is",), "", "") for cause in causes)
+    verdict = "findings" if causes else "clean"
     return Report("diff", (summary, summary), verdict, counts, (), (), diagnoses)
+
+
+def fake_runs(monkeypatch, recorded, causes_of):
+    """Runs that come to the causes that `causes_of(switches)` names; what was asked, in order."""
+    asked = []
+
+    def report(runner, switches):
+        names = tuple(name for name in runner.order if name in switches)
+        asked.append(names)
+        runner.trials.append(Trial(names, report_of(*causes_of(switches)), 0.0))
+        return runner.trials[-1].report
+
+    monkeypatch.setattr(Runner, "report", report)
+    monkeypatch.setattr(Baselines, "compare", lambda _self, _trace: report_of(*recorded))
+    return asked
 
 
 @pytest.mark.quick(1)
@@ -198,20 +215,54 @@ def test_the_names_of_the_faults_reach_the_runs_and_nothing_else(
     """The same answers of the runs give the same order, verdicts and names, whatever was injected."""
     trace = read_trace(tmp_path / capture("--fault", "verify-dropped"))
     trace = replace(trace, run=replace(trace.run, injected_faults=named))
-    asked = []
-
-    def differs(runner, switches):
-        from moeinspect.analysis.bisect.bisection import Trial
-
-        assert runner.config.faults == named
-        names = tuple(name for name in runner.order if name in switches)
-        asked.append(names)
-        runner.trials.append(Trial(names, report_of({"draft", "overlap"} <= switches, "verify-dropped"), 0.0))
-        return runner.trials[-1].report.differs
-
-    monkeypatch.setattr(Runner, "differs", differs)
-    monkeypatch.setattr(Baselines, "compare", lambda _self, _trace: report_of(True, "verify-dropped"))
+    assert recorded_run(trace).faults == named
+    cause = ("verify-dropped",)
+    asked = fake_runs(monkeypatch, cause, lambda names: cause if {"draft", "overlap"} <= names else ())
     found = _bisecting.bisect_trace(trace, 40, Console.for_process())
-    assert set(found.smallest or ()) == {"draft", "overlap"}
+    assert [set(one.switches) for one in found.sets] == [{"draft", "overlap"}]
     assert asked[:3] == [(), ("draft",), ("draft", "overlap")]
-    assert found.shown_by.report.diagnoses[0].cause == "verify-dropped"
+    assert [one.cause for one in found.causes] == ["verify-dropped"]
+
+
+SEVERAL = {
+    "apart": (
+        {"draft": "draft-capture", "overlap": "buffer-reuse"},
+        [{"draft"}, {"overlap"}],
+        ["draft-capture", "buffer-reuse"],
+    ),
+    "one within the other": (
+        {"overlap": "buffer-reuse", "overlap draft": "verify-dropped"},
+        [{"overlap"}, {"overlap", "draft"}],
+        ["buffer-reuse", "verify-dropped"],
+    ),
+    "one in the target": (
+        {"": "init-order", "draft": "surplus-after-stop"},
+        [set(), {"draft"}],
+        ["init-order", "surplus-after-stop"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("bugs", "sets", "causes"), SEVERAL.values(), ids=SEVERAL)
+def test_two_bugs_are_both_named(capture, tmp_path, monkeypatch, capfd, bugs, sets, causes):
+    trace = read_trace(tmp_path / capture("--draft", "ngram"))
+    fake_runs(
+        monkeypatch,
+        bugs.values(),
+        lambda names: [cause for needs, cause in bugs.items() if set(needs.split()) <= names],
+    )
+    found = _bisecting.bisect_trace(trace, 40, Console.for_process())
+    assert [set(one.switches) for one in found.sets] == sets
+    assert [one.cause for one in found.causes] == causes
+    assert (found.remains, found.notes) == ("nothing", ())
+    assert all(one.command.startswith("moeinspect capture ") for one in found.sets)
+
+
+def test_a_cause_that_no_run_shows_is_noted(capture, tmp_path, monkeypatch, capfd):
+    trace = read_trace(tmp_path / capture("--draft", "ngram"))
+    fake_runs(
+        monkeypatch, ("draft-capture", "stale-slot"), lambda names: ("draft-capture",) * ("draft" in names)
+    )
+    found = _bisecting.bisect_trace(trace, 40, Console.for_process())
+    assert [set(one.switches) for one in found.sets] == [{"draft"}]
+    assert found.notes == ("the trace looks like stale-slot, too, and no run did",)

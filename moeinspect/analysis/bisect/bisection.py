@@ -1,11 +1,11 @@
-"""What a bisection tells: the runs that it made, and the set of switches that they name."""
+"""What a bisection tells: the runs that it made, and the sets of switches that they name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from moeinspect.analysis.bisect.search import Outcome
+from moeinspect.analysis.bisect.search import Outcome, Remains
 from moeinspect.analysis.findings import Diagnosis, Report
 
 
@@ -28,35 +28,48 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
+class SmallestSet:
+    """Switches that bring a difference, of which none can be spared: all off where it is in the target.
+
+    `causes` are what the first run of the set that differed came to, likeliest first. `command` shows the
+    difference again.
+    """
+
+    switches: tuple[str, ...]
+    causes: tuple[Diagnosis, ...] = ()
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Bisection:
     """What one trace came to.
 
     `recorded` is the comparison of the trace itself, `options` the switches by which its run differs from
-    target-only and how each is written on the command line, likeliest first. `smallest` is None where no
-    run differed. `command` shows the difference again; `notes` say what it, or the runs, lack.
+    target-only and how each is written on the command line, likeliest first. `sets` are in the order in
+    which they were found; there are none if no run differed. `remains` says what differs without them.
+    `notes` say what the runs or the commands lack.
     """
 
     recorded: Report
     options: Mapping[str, str]
     trials: tuple[Trial, ...]
     outcome: Outcome
-    smallest: tuple[str, ...] | None = None
-    command: str = ""
+    sets: tuple[SmallestSet, ...] = ()
+    remains: Remains = "nothing"
     notes: tuple[str, ...] = ()
 
     @property
-    def shown_by(self) -> Trial | None:
-        """The first run of the smallest set that differed."""
-        fitting = (one for one in self.trials if one.switches == self.smallest and one.report.differs)
-        return next(fitting, None)
-
-    @property
-    def cause(self) -> Diagnosis | None:
-        """The likeliest cause of what the smallest set shows."""
-        diagnoses = self.shown_by.report.diagnoses if self.shown_by else ()
-        return diagnoses[0] if diagnoses else None
+    def causes(self) -> tuple[Diagnosis, ...]:
+        """The likeliest cause of what each set shows."""
+        return tuple(one.causes[0] for one in self.sets if one.causes)
 
 
 def cells_differ(report: Report) -> int:
     """Compared cells with other experts, another order or other weights."""
     return sum(report.counts.get(f"{kind}_mismatch_cells", 0) for kind in ("set", "order", "weight"))
+
+
+def shares_a_name(one: Diagnosis, others: Iterable[Diagnosis]) -> bool:
+    """Whether one of `others` may be the same cause: names joined by `|` stand for any of them."""
+    names = set(one.cause.split("|"))
+    return any(names.intersection(other.cause.split("|")) for other in others)
