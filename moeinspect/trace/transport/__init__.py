@@ -13,11 +13,15 @@ import numpy as np
 
 from moeinspect.errors import UsageError
 from moeinspect.trace.schema import Trace
+from moeinspect.trace.transport.axes import LAYER_SHIFT, ROW_SHIFT
 from moeinspect.trace.transport.fault import NoEffectError, TransportFault
 from moeinspect.trace.transport.filler import FILLER_AS_REAL, MISSING_REQUEST, PARTIAL_SENTINEL
 from moeinspect.trace.transport.ids import UINT8_WRAP
 from moeinspect.trace.transport.joins import DOUBLE_CONCAT, TURN_GAP
 from moeinspect.trace.transport.layers import MTP_ALIAS
+from moeinspect.trace.transport.packing import CP_SLICE
+from moeinspect.trace.transport.replay import REPLAY_NOOP
+from moeinspect.trace.transport.truncation import PROMPT_TRUNCATED
 
 __all__ = ["TRANSPORT_FAULTS", "NoEffectError", "TransportFault", "apply_transport_fault"]
 
@@ -31,6 +35,11 @@ TRANSPORT_FAULTS: dict[str, TransportFault] = {
         MISSING_REQUEST,
         TURN_GAP,
         MTP_ALIAS,
+        LAYER_SHIFT,
+        ROW_SHIFT,
+        REPLAY_NOOP,
+        CP_SLICE,
+        PROMPT_TRUNCATED,
     )
 }
 """By name of the fault catalogue."""

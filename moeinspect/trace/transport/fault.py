@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from moeinspect.errors import MoeinspectError
 from moeinspect.trace.schema import Trace
+
+Apply = Callable[[Trace, np.random.Generator], Trace]
+"""A healthy trace and a source of randomness (which requests, which rows) to what the consumer holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,30 @@ class TransportFault:
     name: str
     upstream: str
     """Issues and pull requests in which it was seen."""
-    apply: Callable[[Trace, np.random.Generator], Trace]
+    apply: Apply
+    variants: Mapping[str, Apply] = field(default_factory=dict)
+    """The shapes in which it was seen, by name; `apply` is one of them."""
+
+    @property
+    def shapes(self) -> Mapping[str, Apply]:
+        """The variants, or `apply` alone under an empty name."""
+        return self.variants or {"": self.apply}
+
+
+def fault_of_variants(name: str, upstream: str, variants: Mapping[str, Apply]) -> TransportFault:
+    """A fault whose `apply` draws one of the variants that the trace can show."""
+
+    def apply(trace: Trace, rng: np.random.Generator) -> Trace:
+        names = list(variants)
+        drawn = [names[place] for place in rng.permutation(len(names))]
+        for one in drawn[:-1]:
+            try:
+                return variants[one](trace, rng)
+            except NoEffectError:
+                continue
+        return variants[drawn[-1]](trace, rng)
+
+    return TransportFault(name, upstream, apply, variants)
 
 
 class NoEffectError(MoeinspectError):
