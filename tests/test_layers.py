@@ -19,7 +19,7 @@ BASE = {"errors", "exit_status", "printable", "__init__"}
 """What everybody may import."""
 
 MAY_IMPORT = {
-    "__init__": set(),
+    "__init__": {"trace"},
     "__main__": {"cli"},
     "cli": {"commands", "console", "interrupts"},
     "console": {"progress"},

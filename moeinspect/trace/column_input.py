@@ -62,7 +62,15 @@ def read_column(file: TraceFile, column: Column, length: int) -> NDArray[Any]:
         return np.full(length, column.default, dtype=column.dtype)
     if column.dtype.kind == "S":
         return texts(file, column.path, length)
-    stored = file.read(column.path, length)
+    return decoded(file, column, file.read(column.path, length))
+
+
+def decoded(file: TraceFile, column: Column, stored: NDArray[Any]) -> NDArray[Any]:
+    """Entries of a column of numbers as the file holds them, in the column's dtype.
+
+    Raises:
+        InputError: not a column of that kind, or a value that the column cannot mean.
+    """
     if stored.ndim != 1:
         raise file.invalid(f"{column.path} has {stored.ndim} axes, not one")
     if column.dtype.kind == "f":

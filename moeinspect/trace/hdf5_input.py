@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -70,6 +71,7 @@ class TraceFile:
             )
         self._growing = bool(flags)
         self._datasets: dict[str, h5py.Dataset] = {}
+        self._checked: dict[str, int] = {}
         try:
             self._view = GrowingFile(self.path) if self._growing else None
             self._file = _open(self._view or self.path)
@@ -88,10 +90,22 @@ class TraceFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._file.close()
+            self.close()
         except _HDF5_ERRORS as failure:
             error = error or failure
         if isinstance(error, _HDF5_ERRORS):
+            raise self.damaged(reason(error)) from error
+
+    def close(self) -> None:
+        """Closes the file. What was read from it stays."""
+        self._file.close()
+
+    @contextlib.contextmanager
+    def errors(self) -> Iterator[None]:
+        """Errors of h5py inside come out as `InputError`; the file stays open."""
+        try:
+            yield
+        except _HDF5_ERRORS as error:
             raise self.damaged(reason(error)) from error
 
     def damaged(self, what: str) -> InputError:
@@ -159,23 +173,38 @@ class TraceFile:
         self._datasets[path] = found
         return found
 
-    def read(self, path: str, rows: int | None = None) -> NDArray[Any]:
-        """The first `rows` entries along axis 0 (all of them by default), as they are stored.
+    def check(self, path: str, rows: int) -> None:
+        """Checks that the file holds the first `rows` entries of a dataset along axis 0.
 
         Raises:
             InputError: there is no such dataset, or the file does not hold what it claims.
         """
         dataset = self.dataset(path)
-        rows = len(dataset) if rows is None else rows
-        if rows == 0:
-            return np.zeros((0, *dataset.shape[1:]), dtype=dataset.dtype)
+        if rows <= self._checked.get(path, 0):
+            return
         size = self._view.size if self._view else os.fstat(self._file.id.get_vfd_handle()).st_size
         try:
             check_storage(dataset, rows, size, all_written=self._growing)
-            data: NDArray[Any] = dataset[:rows]
-            return data
         except StorageError as error:
             raise self.damaged(f"{path} {error}") from error
+        except _HDF5_ERRORS as error:
+            raise self.damaged(f"{path}: {reason(error)}") from error
+        self._checked[path] = rows
+
+    def read(self, path: str, stop: int | None = None, start: int = 0) -> NDArray[Any]:
+        """Entries [start, stop) along axis 0 (all of them by default), as they are stored.
+
+        Raises:
+            InputError: there is no such dataset, or the file does not hold what it claims.
+        """
+        dataset = self.dataset(path)
+        stop = len(dataset) if stop is None else stop
+        if start >= stop:
+            return np.zeros((0, *dataset.shape[1:]), dtype=dataset.dtype)
+        self.check(path, stop)
+        try:
+            data: NDArray[Any] = dataset[start:stop]
+            return data
         except _HDF5_ERRORS as error:
             raise self.damaged(f"{path}: {reason(error)}") from error
 

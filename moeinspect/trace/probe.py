@@ -29,24 +29,35 @@ def fatal(touch: Callable[[str], None], path: str) -> str | None:
     """
     if sys.platform != "linux":
         return None
+    # An interrupt has to wait until the child's end is provided for.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    pid = status = None
     try:
-        with warnings.catch_warnings():  # other threads hold nothing that the child needs
-            warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
-    except OSError:
-        return None
-    if pid == 0:
-        _run_child(touch, path)
-    status = None
-    try:
+        pid = _fork()
+        if pid == 0:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            _run_child(touch, path)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if pid is None:
+            return None
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     finally:
-        if status is None:  # interrupted
+        if pid and status is None:  # interrupted
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
     if status == -signal.SIGXCPU:
         return "HDF5 does not come to an end with it"
     return f"HDF5 crashes on it (signal {-status})" if status < 0 else None
+
+
+def _fork() -> int | None:
+    """`os.fork`; None where no process can be made."""
+    try:
+        with warnings.catch_warnings():  # other threads hold nothing that the child needs
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return os.fork()
+    except OSError:
+        return None
 
 
 def _run_child(touch: Callable[[str], None], path: str) -> NoReturn:
