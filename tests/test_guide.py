@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from moeinspect.analysis.diagnose.catalogue import CAUSES
-from moeinspect.guide import GROUPS, all_pages
+from moeinspect.guide import GROUPS, TOPICS, all_pages
 from moeinspect.runtime.faults import FAULTS
 
 ROOT = Path(__file__).parents[1]
@@ -63,3 +63,10 @@ def test_the_index_links_every_page():
     linked = re.findall(r"\[([a-z0-9-]+)\]\(([a-z]+)/\1\.md\)", INDEX)
     folders = {folder: kind for kind, (folder, _) in GROUPS.items()}
     assert {(folders[folder], name) for name, folder in linked} == set(PAGES)
+
+
+def test_faults_stand_under_one_topic_each_in_the_order_of_the_index():
+    listed = re.findall(r"^\| \[([a-z0-9-]+)\]\(faults/", INDEX, re.MULTILINE)
+    by_topic = [name for topic in TOPICS.values() for name in topic]
+    assert sorted(by_topic) == sorted(listed) == sorted(names("fault"))
+    assert by_topic == listed

@@ -17,7 +17,7 @@ from moeinspect.analysis.diagnose.rerun import option_list
 from moeinspect.analysis.findings import Diagnosis, Report
 from moeinspect.analysis.requests import LOCAL
 from moeinspect.commands._bisect_runs import Baselines, Runner
-from moeinspect.commands._next import diff_command
+from moeinspect.commands._next import BISECTED, diff_command
 from moeinspect.commands._recorded import recorded_run
 from moeinspect.commands._requests_again import requests_again
 from moeinspect.console import Console
@@ -115,7 +115,7 @@ def _command(config: RunConfig, trace: Trace, prompts: str | None) -> str:
     """
     touched = {name for fault in config.faults if fault in FAULTS for name in FAULTS[fault].needs}
     touched |= {name for traffic in config.traffic for name in TRAFFICS[traffic].options}
-    output = f"{Path(trace.path).stem}-bisected.h5"
+    output = f"{Path(trace.path).stem.removesuffix(BISECTED)}{BISECTED}.h5"
     words = [
         *("moeinspect", "capture", config.model),
         *([] if prompts is None else ["--prompts", prompts]),

@@ -12,6 +12,9 @@ from moeinspect.report.guide import explain_command
 if TYPE_CHECKING:
     from moeinspect.analysis.findings import Diagnosis
 
+BISECTED = "-bisected"
+"""How the name of a trace ends that the command of a bisection makes."""
+
 
 def diff_command(*arguments: str | Path) -> str:
     """`moeinspect diff` on these files."""
@@ -23,14 +26,22 @@ def fault_command(name: str) -> str:
     return shlex.join(["moeinspect", "capture", "--fault", name, "-o", f"{name}.h5"])
 
 
-def after_diff(trace: Path, baseline: Path | None, *, clean: bool) -> str:
+def bisect_command(trace: Path) -> str:
+    """The search for the switches that bring what `diff` on this file sees."""
+    return shlex.join(["moeinspect", "bisect", _argument(trace)])
+
+
+def after_diff(trace: Path, baseline: Path | None, *, clean: bool, in_doubt: bool = False) -> str:
     """After a comparison with `baseline`, or with one that was made and is gone (None).
 
-    What differs is told in full by the JSON report; a baseline that showed no difference is worth keeping,
-    since the next comparison then needs no model.
+    What differs is told in full by the JSON report, and where its cause is `in_doubt`, by the switches that
+    bring it; those of a run that a bisection named are known. A baseline that showed no difference is worth
+    keeping, since the next comparison then needs no model.
     """
     if clean and baseline is None:
         return diff_command(trace, "--keep-baseline", trace.with_name(f"{trace.stem}-baseline{trace.suffix}"))
+    if in_doubt and not trace.stem.endswith(BISECTED):
+        return bisect_command(trace)
     return diff_command(trace, *([] if baseline is None else [baseline]), "--format", "json")
 
 

@@ -53,6 +53,7 @@ def diff(
     inputs = [path for path in (trace, baseline, compare.noise_floor) if path is not None]
     check_report_output(common, *inputs)
     check_kept_baseline(compare, baseline, inputs, common.output)
+    from moeinspect.analysis.bisect.worth import worth_bisecting
     from moeinspect.analysis.compare import diff_report
     from moeinspect.trace.reader import read_trace
 
@@ -62,7 +63,8 @@ def diff(
         report = diff_report(ours, theirs, again, strict=compare.strict, max_mismatch=compare.max_mismatch)
         status = hand_over(report, common, call.console)
     if common.format is Format.TEXT:
-        call.console.next_command(_next_command(trace, baseline, compare, status))
+        in_doubt = worth_bisecting(ours, report)
+        call.console.next_command(_next_command(trace, baseline, compare, status, in_doubt))
     return status
 
 
@@ -97,7 +99,11 @@ def _baseline_of(
         yield made
 
 
-def _next_command(trace: Path, baseline: Path | None, compare: CompareOptions, status: ExitStatus) -> str:
+def _next_command(
+    trace: Path, baseline: Path | None, compare: CompareOptions, status: ExitStatus, in_doubt: bool
+) -> str:
     if compare.keep_baseline is not None:
+        if in_doubt:
+            return after_diff(trace, None, clean=False, in_doubt=True)
         return diff_command(trace, compare.keep_baseline)
-    return after_diff(trace, baseline, clean=status is ExitStatus.OK)
+    return after_diff(trace, baseline, clean=status is ExitStatus.OK, in_doubt=in_doubt)

@@ -40,6 +40,7 @@ def disagg_sim(
     text = common.format is Format.TEXT
     (call.console.result if text else call.console.note)(render_summary(summary, Format.TEXT))
 
+    from moeinspect.analysis.bisect.worth import worth_bisecting
     from moeinspect.analysis.compare import diff_report
     from moeinspect.report.timeline import render_timeline
     from moeinspect.trace.reader import read_trace
@@ -56,7 +57,9 @@ def disagg_sim(
         call.console.result(render_for(report, common.format, call.console))
     status = exit_status(report)
     if text:
-        call.console.next_command(after_diff(summary.output, None, clean=status is ExitStatus.OK))
+        in_doubt = worth_bisecting(trace, report)
+        clean = status is ExitStatus.OK
+        call.console.next_command(after_diff(summary.output, None, clean=clean, in_doubt=in_doubt))
     return status
 
 

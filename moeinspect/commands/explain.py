@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +16,7 @@ from moeinspect.commands._report import check_report_output, write_result
 from moeinspect.console import Console
 from moeinspect.errors import UsageError
 from moeinspect.exit_status import ExitStatus
+from moeinspect.report.guide import explain_command
 
 if TYPE_CHECKING:
     from moeinspect.guide import Page
@@ -32,39 +34,52 @@ def explain(
         str | None,
         typer.Argument(
             metavar="NAME",
-            help="A cause, a rule or a verdict as reports name it; a joined cause in quotes: 'a|b'.",
+            help="A cause, a rule or a verdict as reports name it, a joined cause in quotes: 'a|b'; or an "
+            "upstream report: sglang#23885; or words of a symptom or an error message.",
             show_default=False,
         ),
     ] = None,
 ) -> ExitStatus:
     """Explain a cause, a rule or a verdict.
 
-    What goes wrong, what it looks like, how to confirm it and what mends it. Without NAME all names are
-    listed.
+    What goes wrong, what it looks like, how to confirm it and what mends it. Where several pages fit a
+    report or words, they are listed; without NAME all are.
     """
     if list_ and name is not None:
         raise UsageError(f"--list beside {name}: all names or one page", "leave one of them out")
     if common.format is Format.GITHUB:
         raise UsageError("--format github: a page annotates nothing", "use text or json")
     check_report_output(common)
-    from moeinspect.guide import all_pages, pages_named
+    from moeinspect.analysis.diagnose.catalogue import CAUSES
+    from moeinspect.guide import all_pages
+    from moeinspect.guide.lookup import look_up
 
-    pages = all_pages() if name is None else pages_named(name)
-    write_result(_rendered(pages, name is None, common, call.console), common, call.console)
-    if common.format is Format.TEXT and len(pages) == 1 and pages[0].kind == "fault":
-        call.console.next_command(fault_command(pages[0].name))
+    references = {name: cause.reference for name, cause in CAUSES.items()}
+    answer = None if name is None else look_up(name, references)
+    pages = all_pages() if answer is None else answer.pages
+    as_list = answer is None or not (answer.by_name or len(pages) == 1)
+    text = _rendered(pages, references, as_list, common, call.console)
+    write_result(text, common, call.console)
+    if common.format is Format.TEXT and answer is not None:
+        if as_list:
+            call.console.next_command(explain_command(pages[0].name))
+        elif len(pages) == 1 and pages[0].kind == "fault":
+            call.console.next_command(fault_command(pages[0].name))
     return ExitStatus.OK
 
 
-def _rendered(pages: tuple[Page, ...], index: bool, common: CommonOptions, console: Console) -> str:
+def _rendered(
+    pages: tuple[Page, ...],
+    references: Mapping[str, str],
+    as_list: bool,
+    common: CommonOptions,
+    console: Console,
+) -> str:
     from moeinspect.report.guide import pages_json, render_index, render_pages
 
     if common.format is Format.JSON:
-        from moeinspect.analysis.diagnose.catalogue import CAUSES
-
-        references = {name: cause.reference for name, cause in CAUSES.items()}
-        return pages_json(pages, references, with_text=not index)
-    render = render_index if index else render_pages
+        return pages_json(pages, references, with_text=not as_list)
+    render = render_index if as_list else render_pages
     if common.output is not None:
         return render(pages, color=False, width=None)
     return render(pages, color=console.color(console.stdout), width=console.result_width)

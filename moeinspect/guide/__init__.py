@@ -10,12 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from typing import Literal
-
-from moeinspect.errors import UsageError
 
 Kind = Literal["fault", "transport", "rule", "comparison", "verdict"]
 
@@ -28,8 +25,25 @@ GROUPS: dict[Kind, tuple[str, str]] = {
 }
 """Folder and heading of each kind, in the order in which they are listed."""
 
-MAX_NEAREST = 4
-"""Names that are offered in place of an unknown one."""
+TOPICS: dict[str, tuple[str, ...]] = {
+    "Disaggregation": ("skip-finalize-prefill", "no-merge", "merge-misaligned"),
+    "Overlap, caches and updates": ("buffer-reuse", "read-early", "stale-slot", "retract-reroute"),
+    "Requests": ("batch-index-swap", "surplus-after-stop", "prefill-only-short"),
+    "Drafts": (
+        "draft-capture",
+        "draft-optout-late",
+        "bypass-drops-flag",
+        "ungated-backend",
+        "draft-forward-end",
+        "draft-recreates-capturer",
+        "tree-rows",
+        "verify-dropped",
+    ),
+    "Graphs and backends": ("graph-static-rows", "padded-rows", "kernel-uncaptured"),
+    "Ranks and placement": ("physical-ids", "tp-shard", "pp-stage", "dp-slice"),
+    "The model": ("init-order", "shared-expert-column", "hash-layer-uncaptured", "nan-logits"),
+}
+"""Faults by what they have to do with, in the order in which the guide lists them."""
 
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
 
@@ -48,40 +62,6 @@ class Page:
 def all_pages() -> tuple[Page, ...]:
     """Every page, by kind and then by name."""
     return tuple(page for kind in GROUPS for page in _pages_of(kind))
-
-
-def pages_named(name: str) -> tuple[Page, ...]:
-    """The pages of a name, causes first; of a joined cause (`a|b`) those of all its names.
-
-    Raises:
-        UsageError: there is no page of that name; the message has the nearest names.
-    """
-    found: list[Page] = []
-    for part in name.split("|"):
-        wanted = part.strip().lower().replace("_", "-")
-        own = [page for page in all_pages() if page.name == wanted]
-        if not own:
-            raise _unknown(part.strip())
-        found += own
-    return tuple(dict.fromkeys(found))
-
-
-def _unknown(name: str) -> UsageError:
-    names = list(dict.fromkeys(page.name for page in all_pages()))
-    near = _nearest(name.lower().replace("_", "-"), names)
-    nearest = f"the nearest: {', '.join(near)}" if near else "none is near"
-    return UsageError(f"no page named {name!r}", f"{nearest}; `moeinspect explain --list` lists all")
-
-
-def _nearest(wanted: str, names: list[str]) -> list[str]:
-    """Names that hold `wanted`, else names like it, else names with a word like one of its words."""
-    holding = [name for name in names if len(wanted) > 2 and wanted in name]
-    alike = get_close_matches(wanted, names, MAX_NEAREST)
-    words = sorted({word for name in names for word in name.split("-")})
-    meant = {near for word in wanted.split("-") for near in get_close_matches(word, words, 1, 0.75)}
-    sharing = sorted(names, key=lambda name: -len(meant.intersection(name.split("-"))))
-    sharing = [name for name in sharing if meant.intersection(name.split("-"))]
-    return list(dict.fromkeys(holding + alike + sharing))[:MAX_NEAREST]
 
 
 def _pages_of(kind: Kind) -> Iterator[Page]:

@@ -7,7 +7,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from moeinspect.guide import GROUPS, Page
+from moeinspect.guide import GROUPS, TOPICS, Page
+from moeinspect.guide.lookup import MAX_FITTING
 
 SCHEMA = "moeinspect-guide/1"
 
@@ -32,11 +33,26 @@ def render_index(pages: Sequence[Page], *, color: bool, width: int | None) -> st
         return "".join(f"{page.kind} {page.name}: {page.title}\n" for page in pages)
     from moeinspect.report.markdown import render_groups
 
+    return render_groups(_groups(pages), color=color, width=width)
+
+
+def _groups(pages: Sequence[Page]) -> dict[str, list[tuple[str, str]]]:
+    """Names and titles under headings; faults, if there are many, by what they have to do with."""
     groups = {
         heading: [(page.name, page.title) for page in pages if page.kind == kind]
         for kind, (_, heading) in GROUPS.items()
     }
-    return render_groups(groups, color=color, width=width)
+    _, heading = GROUPS["fault"]
+    titles = dict(groups[heading])
+    if len(titles) > MAX_FITTING:
+        by_topic = {
+            f"{heading.partition(':')[0]}: {topic}": [
+                (name, titles[name]) for name in names if name in titles
+            ]
+            for topic, names in TOPICS.items()
+        }
+        groups = by_topic | {other: entries for other, entries in groups.items() if other != heading}
+    return {heading: entries for heading, entries in groups.items() if entries}
 
 
 def pages_json(pages: Sequence[Page], references: Mapping[str, str], *, with_text: bool) -> str:

@@ -82,7 +82,17 @@ def test_the_command_that_it_prints_shows_the_difference(run, capture, tmp_path)
     assert run(*again).status == 0
     config = read_trace(tmp_path / again[-1]).run.run_config
     assert (config["backend"], config["overlap"], config["prefix_cache"]) == ("bypass", False, False)
-    assert run(*look).status == 1
+    looked = run(*look)
+    assert looked.status == 1
+    assert looked.stderr.splitlines()[-1] == f"Next: moeinspect diff {again[-1]} --format json"
+
+
+def test_a_diff_with_a_cause_in_doubt_proposes_it(run, capture, tmp_path):
+    path = capture("--fault", "kernel-uncaptured")
+    (tmp_path / path).rename(tmp_path / "my trace.h5")
+    done = run("diff", "my trace.h5", "my trace.h5")
+    assert done.status == 1 and "|" in done.stdout
+    assert done.stderr == "Next: moeinspect bisect 'my trace.h5'\n"
 
 
 def test_what_a_request_asked_for_is_asked_again(run, capture):

@@ -78,13 +78,16 @@ def test_json_of_the_list_has_no_texts(run):
 @pytest.mark.parametrize(
     ("name", "nearest"),
     [
-        ("no-merg", "the nearest: no-merge"),
-        ("zero", "the nearest: zero-layers, zero-rows"),
-        ("no-merge|tree-row", "no page named 'tree-row'; the nearest: tree-rows"),
-        ("drft", "the nearest: draft-capture"),
-        ("rows-repeated", "the nearest: repeated-rows"),
-        ("qqqqqqqq", "none is near"),
+        ("no-merg", "did you mean no-merge, "),
+        ("no-merge|tree-row", "no page named 'tree-row'; did you mean tree-rows, "),
+        ("drft", "did you mean draft-capture, "),
+        ("rows-repeated", "did you mean repeated-rows, "),
+        ("qqqqqqqq", "nothing is near"),
         ("", "no page named ''"),
+        ("the of", "no page named 'the of'"),
+        ("23886", "no page names 23886; did you mean sglang#23885?"),
+        ("vllm#23885", "no page names vllm#23885; did you mean sglang#23885?"),
+        ("99999", "no page names 99999; try words of the symptom"),
     ],
 )
 def test_an_unknown_name_is_trouble_and_names_the_nearest(run, name, nearest):
@@ -93,8 +96,39 @@ def test_an_unknown_name_is_trouble_and_names_the_nearest(run, name, nearest):
     assert nearest in stderr and "`moeinspect explain --list` lists all" in stderr
 
 
-def test_capitals_and_underscores_are_forgiven(run):
-    assert headings(run("No_Merge")[1]) == ["no-merge"]
+@pytest.mark.parametrize("name", ["No_Merge", "no merge", " no-merge "])
+def test_capitals_underscores_and_blanks_are_forgiven(run, name):
+    assert headings(run(name)[1]) == ["no-merge"]
+
+
+@pytest.mark.parametrize(
+    "report", ["sglang#23885", "23885", "https://github.com/sgl-project/sglang/pull/23885"]
+)
+def test_an_upstream_report_of_one_page_gives_the_page(run, report):
+    status, stdout, stderr = run(report)
+    assert (status, headings(stdout)) == (0, ["skip-finalize-prefill"])
+    assert stderr.startswith("Next: moeinspect capture --fault skip-finalize-prefill")
+
+
+def test_a_report_of_several_pages_lists_them_and_the_next_command_reads_the_first(run):
+    status, stdout, stderr = run("sglang#26980")
+    names = [re.match(r"fault ([\w-]+): .+", line)[1] for line in stdout.splitlines()]
+    assert status == 0
+    assert {"draft-capture", "draft-optout-late", "ungated-backend"} < set(names)
+    assert stderr == f"Next: moeinspect explain {names[0]}\n"
+
+
+def test_words_of_a_symptom_list_the_pages_that_fit_and_json_has_no_texts(run):
+    status, stdout, _ = run("Duplicate experts in routing!", "--format", "json")
+    pages = json.loads(stdout)["pages"]
+    assert status == 0 and all("text" not in page for page in pages)
+    assert {"skip-finalize-prefill", "duplicate-experts", "zero-rows"} <= {page["name"] for page in pages}
+
+
+def test_a_terminal_lists_what_fits_under_the_headings_that_have_any(run, terminal):
+    shown = run("sglang#26980", "--color", "never")[1]
+    assert "Faults" in shown and "Rules" not in shown
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(
