@@ -32,7 +32,7 @@ def _next_step(names: list[str], trace: Trace) -> str:
     if names == ["unknown"]:
         switches = dict.fromkeys(_features_to_switch_off(trace)[:1])
     if trace.run.engine != LOCAL or not switches:
-        return "; or ".join(dict.fromkeys(CAUSES[name].engine for name in names))
+        return "; or ".join(dict.fromkeys(CAUSES[name].for_engine(trace.run.engine) for name in names))
     return " ; ".join(run_again(trace, switch) for switch in switches)
 
 
