@@ -1,5 +1,6 @@
 """The guide has a page for whatever a report can name, and each page says what it has to."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from moeinspect.runtime.faults import FAULTS
 ROOT = Path(__file__).parents[1]
 GUIDE = ROOT / "moeinspect" / "guide"
 INDEX = (GUIDE / "README.md").read_text(encoding="utf-8")
+DIAGNOSE = ROOT / "moeinspect" / "analysis" / "diagnose"
+MOST_NAMES = 4
 PAGES = {(page.kind, page.name): page for page in all_pages()}
 
 
@@ -70,3 +73,45 @@ def test_faults_stand_under_one_topic_each_in_the_order_of_the_index():
     by_topic = [name for topic in TOPICS.values() for name in topic]
     assert sorted(by_topic) == sorted(listed) == sorted(names("fault"))
     assert by_topic == listed
+
+
+def classes_of_the_guide():
+    """The classes of the table of inseparable causes, with the cells of their rows."""
+    table = INDEX.split("## Causes that data cannot tell apart")[1].split("\n## ")[0]
+    rows = [row.strip("|").split(" | ") for row in table.splitlines() if row.startswith("| `")]
+    return {frozenset(re.findall(r"`([a-z0-9-]+)`", first)): rest for first, *rest in rows}
+
+
+def classes_of_the_code():
+    """What the code may join: names of one literal, and those that a function gathers before it joins."""
+    found = set()
+    for path in DIAGNOSE.glob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        found |= {
+            frozenset(text.split("|"))
+            for text in literals(tree)
+            if re.fullmatch(r"[a-z0-9-|]+", text) and "|" in text[1:]
+        }
+        for function in ast.walk(tree):
+            if isinstance(function, ast.FunctionDef) and "'|'.join" in ast.unparse(function):
+                found.add(frozenset(literals(function)) & (set(CAUSES) - {"unknown"}))
+    return found
+
+
+def literals(node):
+    return [
+        one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)
+    ]
+
+
+def test_the_guide_has_every_class_of_causes_that_the_code_joins_and_no_other():
+    code, guide = classes_of_the_code(), classes_of_the_guide()
+    assert len(code) > 10
+    assert {one for one in code if one not in guide} == set()
+    assert {one for one in guide if one not in code} == set()
+
+
+def test_every_class_says_why_it_is_one_and_what_would_separate_it():
+    for names_, (why, separates) in classes_of_the_guide().items():
+        assert len(why) > 20 and len(separates) > 20, names_
+        assert len(names_) <= MOST_NAMES or "at most four" in separates
