@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 from moeinspect.analysis.bisect.bisection import Bisection, SmallestSet, shares_a_name
-from moeinspect.analysis.bisect.causes import not_shown
+from moeinspect.analysis.bisect.causes import not_shown, settled_by
 from moeinspect.analysis.bisect.ordering import likeliest_first
 from moeinspect.analysis.bisect.runs import Runs, Switches
 from moeinspect.analysis.bisect.search import Found, Search
@@ -102,7 +102,7 @@ def _of_cause(cause: Diagnosis, runs: Runs[Report], order: Sequence[str]) -> Fou
 def _causes(runs: Runs[Report], switches: Switches, first: Diagnosis | None = None) -> tuple[Diagnosis, ...]:
     """The causes of the first run of a set that differed, those that may be `first` in front."""
     reports = (report for report in runs.seen[switches] if report.differs)
-    causes = next(reports).diagnoses
+    causes = tuple(settled_by(switches, one) for one in next(reports).diagnoses)
     if first is None:
         return causes
     return tuple(sorted(causes, key=lambda one: not shares_a_name(first, [one])))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -275,3 +276,8 @@ CAUSES: dict[str, Cause] = {
     ),
 }
 """By name of the fault catalogue; `numerics`, `tokens-diverged` and `unknown` beside them."""
+
+
+def references_of(names: Iterable[str]) -> str:
+    """Where causes were seen, each report once."""
+    return "; ".join(dict.fromkeys(CAUSES[name].reference for name in names if CAUSES[name].reference))

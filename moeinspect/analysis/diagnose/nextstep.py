@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from moeinspect.analysis.diagnose.catalogue import CAUSES
+from moeinspect.analysis.diagnose.catalogue import CAUSES, references_of
 from moeinspect.analysis.diagnose.facts import run_facts
 from moeinspect.analysis.diagnose.rerun import run_again
 from moeinspect.analysis.findings import Diagnosis
@@ -17,12 +17,11 @@ def diagnosis(
 ) -> Diagnosis:
     """A diagnosis with the references and the next step of its cause (names joined by `|`)."""
     names = cause.split("|")
-    references = "; ".join(dict.fromkeys(CAUSES[name].reference for name in names if CAUSES[name].reference))
     return Diagnosis(
         cause=cause,
         confidence=round(confidence, 2),
         because=tuple(because),
-        reference=references,
+        reference=references_of(names),
         next_step=next_step or _next_step(names, trace),
     )
 
