@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
 
@@ -12,12 +12,12 @@ from moeinspect.analysis.bisect.bisection import Bisection, SmallestSet, shares_
 from moeinspect.analysis.bisect.causes import not_shown, settled_by
 from moeinspect.analysis.bisect.ordering import likeliest_first
 from moeinspect.analysis.bisect.runs import Runs, Switches
-from moeinspect.analysis.bisect.search import Found, Search
+from moeinspect.analysis.bisect.search import Found, Outcome, Remains, Search
 from moeinspect.analysis.diagnose.rerun import option_list
 from moeinspect.analysis.findings import Diagnosis, Report
 from moeinspect.analysis.requests import LOCAL
 from moeinspect.commands._bisect_runs import Baselines, Runner
-from moeinspect.commands._next import BISECTED, diff_command
+from moeinspect.commands._next import bisected_name, diff_command
 from moeinspect.commands._recorded import recorded_run
 from moeinspect.commands._requests_again import requests_again
 from moeinspect.console import Console
@@ -60,34 +60,53 @@ def bisect_trace(trace: Trace, max_runs: int, console: Console) -> Bisection:
         return frozenset(switches_on(with_only(config, switches)))
 
     runs = Runs(runner.report, settled, max_runs=max_runs)
-    found = Search(order, runs, lambda report: report.differs).find()
-    shown = {one: _causes(runs, one) for one in found.sets}
-    remains, notes = found.remains, []
-    for cause in not_shown(recorded, chain.from_iterable(shown.values())) if found.sets else ():
-        more = _of_cause(cause, runs, order)
-        if more.outcome == "unfinished":
-            remains = "untried" if remains == "nothing" else remains
-        elif more.outcome == "not-reproduced":
-            notes.append(f"the trace looks like {cause.cause}, too, and no run did")
-        else:
-            shown.update({one: _causes(runs, one, cause) for one in more.sets if one not in shown})
-    sets = []
-    for switches, causes in shown.items():
+    named = _search(recorded, order, runs)
+    notes = list(named.notes)
+    sets: list[SmallestSet] = []
+    for switches, causes in named.sets.items():
         builtin = switches in runner.with_builtin_requests
         prompts = None if builtin else str(trace.run.run_config.get("prompts") or PROMPTS)
         if prompts == PROMPTS:
             notes.append(f"{PROMPTS} stands for the prompts that the trace was recorded with")
         names = tuple(name for name in order if name in switches)
-        sets.append(SmallestSet(names, causes, _command(with_only(config, switches), trace, prompts)))
+        command = _command(with_only(config, switches), trace, prompts, len(sets) + 1)
+        sets.append(SmallestSet(names, causes, command))
     return Bisection(
         recorded,
         options,
         tuple(runner.trials),
-        found.outcome,
+        named.outcome,
         tuple(sets),
-        remains,
+        named.remains,
         tuple(dict.fromkeys(notes)),
     )
+
+
+@dataclass(slots=True)
+class _Named:
+    """What the searches named: sets with their causes, likeliest first."""
+
+    outcome: Outcome
+    sets: dict[Switches, tuple[Diagnosis, ...]]
+    remains: Remains
+    notes: list[str] = field(default_factory=list)
+
+
+def _search(recorded: Report, order: Sequence[str], runs: Runs[Report]) -> _Named:
+    """Searches for all sets that differ, then for those of causes that none of them shows."""
+    found = Search(order, runs, lambda report: report.differs).find()
+    named = _Named(found.outcome, {one: _causes(runs, one) for one in found.sets}, found.remains)
+    if not named.sets:
+        return named
+    for cause in not_shown(recorded, chain.from_iterable(named.sets.values())):
+        more = _of_cause(cause, runs, order)
+        if more.outcome == "not-reproduced":
+            named.notes.append(f"the trace looks like {cause.cause}, too, and no run did")
+        elif more.outcome == "unfinished" and named.remains == "nothing":
+            named.remains = "untried"
+        elif more.outcome != "unfinished":
+            named.sets |= {one: _causes(runs, one, cause) for one in more.sets if one not in named.sets}
+    return named
 
 
 def _of_cause(cause: Diagnosis, runs: Runs[Report], order: Sequence[str]) -> Found:
@@ -108,19 +127,19 @@ def _causes(runs: Runs[Report], switches: Switches, first: Diagnosis | None = No
     return tuple(sorted(causes, key=lambda one: not shares_a_name(first, [one])))
 
 
-def _command(config: RunConfig, trace: Trace, prompts: str | None) -> str:
-    """Runs with these switches again and looks at the outcome.
+def _command(config: RunConfig, trace: Trace, prompts: str | None, number: int) -> str:
+    """Runs with these switches, the set of this `number`, again and looks at the outcome.
 
     Options that a fault or a traffic would turn on are said, too, so that they stay as they are.
     """
     touched = {name for fault in config.faults if fault in FAULTS for name in FAULTS[fault].needs}
     touched |= {name for traffic in config.traffic for name in TRAFFICS[traffic].options}
-    output = f"{Path(trace.path).stem.removesuffix(BISECTED)}{BISECTED}.h5"
+    output = bisected_name(Path(trace.path), number)
     words = [
         *("moeinspect", "capture", config.model),
         *([] if prompts is None else ["--prompts", prompts]),
         *option_list(asdict(config), without={"traffic"} if prompts else set(), always=touched),
         *(word for fault in config.faults for word in ("--fault", fault)),
-        *("-o", output),
+        *("-o", str(output)),
     ]
-    return f"{shlex.join(words)} && {diff_command(Path(output))}"
+    return f"{shlex.join(words)} && {diff_command(output)}"

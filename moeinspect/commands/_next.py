@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +13,7 @@ from moeinspect.report.guide import explain_command
 if TYPE_CHECKING:
     from moeinspect.analysis.findings import Diagnosis
 
-BISECTED = "-bisected"
-"""How the name of a trace ends that the command of a bisection makes."""
+_BISECTED = re.compile(r"-bisected\d*$")
 
 
 def diff_command(*arguments: str | Path) -> str:
@@ -31,6 +31,11 @@ def bisect_command(trace: Path) -> str:
     return shlex.join(["moeinspect", "bisect", _argument(trace)])
 
 
+def bisected_name(trace: Path, number: int) -> Path:
+    """The trace, in the current folder, that the command of a bisection's set makes; sets count from 1."""
+    return Path(f"{_BISECTED.sub('', trace.stem)}-bisected{number if number > 1 else ''}.h5")
+
+
 def after_diff(trace: Path, baseline: Path | None, *, clean: bool, in_doubt: bool = False) -> str:
     """After a comparison with `baseline`, or with one that was made and is gone (None).
 
@@ -40,7 +45,7 @@ def after_diff(trace: Path, baseline: Path | None, *, clean: bool, in_doubt: boo
     """
     if clean and baseline is None:
         return diff_command(trace, "--keep-baseline", trace.with_name(f"{trace.stem}-baseline{trace.suffix}"))
-    if in_doubt and not trace.stem.endswith(BISECTED):
+    if in_doubt and not _BISECTED.search(trace.stem):
         return bisect_command(trace)
     return diff_command(trace, *([] if baseline is None else [baseline]), "--format", "json")
 

@@ -134,7 +134,7 @@ def _document(bisection: Bisection) -> dict[str, Any]:
         "diagnoses": first["diagnoses"],
         "show": first["show"],
         "sets": sets,
-        "remains": bisection.remains if bisection.sets else None,
+        "remains": None if bisection.outcome in ("clean", "target", "not-reproduced") else bisection.remains,
         "notes": list(bisection.notes),
     }
 

@@ -265,7 +265,26 @@ def test_two_bugs_are_both_named(capture, tmp_path, monkeypatch, capfd, bugs, se
     assert [set(one.switches) for one in found.sets] == sets
     assert [one.cause for one in found.causes] == causes
     assert (found.remains, found.notes) == ("nothing", ())
-    assert all(one.command.startswith("moeinspect capture ") for one in found.sets)
+    assert [one.command.split()[-1] for one in found.sets] == ["t-bisected.h5", "t-bisected2.h5"]
+
+
+def test_it_never_claims_more_than_its_runs_saw(capture, tmp_path, monkeypatch, capfd):
+    trace = read_trace(tmp_path / capture("--draft", "ngram"))
+    bugs = {"draft": "draft-capture", "overlap draft": "verify-dropped"}
+
+    def causes_of(names):
+        return [cause for needs, cause in bugs.items() if set(needs.split()) <= names]
+
+    asked = fake_runs(monkeypatch, bugs.values(), causes_of)
+    told = set()
+    for max_runs in range(1, 12):
+        asked.clear()
+        found = _bisecting.bisect_trace(trace, max_runs, Console.for_process())
+        told.add(found.remains)
+        assert len(asked) <= max_runs
+        sets = [set(one.switches) for one in found.sets]
+        assert (found.remains == "nothing") == (sets == [{"draft"}, {"overlap", "draft"}])
+    assert told == {"nothing", "untried"}
 
 
 def test_a_cause_that_no_run_shows_is_noted(capture, tmp_path, monkeypatch, capfd):
