@@ -1,192 +1,112 @@
-"""Which cause each fault gets, and whether healthy runs get one: a table of all faults and many switches.
+"""Which cause each fault gets, and whether healthy runs get one: a table over drawn runs.
 
-    python benchmarks/confusion.py [--models MODEL ...] [--faults NAME ...] [--healthy] [--quick]
+    python benchmarks/confusion.py [--faults NAME ...] [--healthy] [--jobs N] [--minutes M | --runs N]
+    python benchmarks/confusion.py --seed N --repeat f12.3 h4.0 [--keep FOLDER]
 
-Each run is `capture` and then `diff` against the target-only baseline that it makes, in this process. Prints,
-for each fault, the share of runs in which it is found and in which its own name stands first (alone, or among
-the names of one cause), and for healthy runs the share of false alarms. Exit 1 if a fault is missed or a
-healthy run is not clean.
+Draws scenes: an embedded model, one of the tests or a checkpoint folder of drawn sizes, prompts that nobody
+has seen before, and sampling. Under each, many runs with drawn switches, each `capture` and then `diff`
+against a target-only baseline that the scene's runs share; a part of them against the baseline that `diff`
+makes, and a part with the built-in traffic that a fault brings along. With --healthy alone nothing is wrong
+in any run; with --faults alone all have a fault; by default, or with both, they take turns.
+
+Prints, for each fault, in how many runs it changed nothing (inert: the trace equals its baseline bit for
+bit), was found, had its own name first (alone, too) and among the first three causes, and which causes stood
+first; for healthy runs the false alarms; and every run that went wrong, with the key that repeats it. Exit 1
+if a fault is missed, its cause is not first in 95 % and among the first three in all runs, a healthy run is
+not clean, or a run gives no report.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import json
+import os
+import re
 import sys
-import tempfile
+import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from moeinspect import cli
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread a process, before torch is imported
+
+from confusion_table.outcomes import Outcome, failed_goals
+from confusion_table.pool import Budget, run_scenes
+from confusion_table.printing import table
+from confusion_table.running import FAULTY, HEALTHY, RUNS, Plan, run_scene
+from confusion_table.scenes import MODELS
+
 from moeinspect.runtime.faults import FAULTS
 
-VARIED = (
-    "",
-    "--chunked-prefill-size 16",
-    "--max-running-requests 3 --seed 3 --temperature 0.9",
-    "--max-running-requests 2 --chunked-prefill-size 24 --max-new-tokens 12",
-)
-"""Switches that every fault is run with, beside those that it turns on by itself."""
-
-DRAFT = "--draft OWN"
-HEALTHY = (
-    *VARIED,
-    "--no-overlap",
-    "--disagg",
-    "--disagg --no-overlap --chunked-prefill-size 16",
-    "--num-kv-slots 128",
-    "--no-prefix-cache",
-    "--prefix-cache --num-kv-slots 160 --host-kv-slots 256",
-    "--prefix-cache --disagg",
-    f"{DRAFT}",
-    f"{DRAFT} --no-overlap --num-kv-slots 160",
-    f"{DRAFT} --disagg --chunked-prefill-size 16",
-    f"{DRAFT} --draft-topk 2",
-    f"{DRAFT} --draft-topk 4 --num-draft-tokens 6 --prefix-cache",
-    f"{DRAFT} --adaptive-draft",
-    f"{DRAFT} --graph",
-    f"{DRAFT} --draft-topk 2 --graph --prefix-cache --max-running-requests 3",
-    "--draft ngram",
-    "--draft ngram --graph --disagg",
-    "--graph",
-    "--graph --no-overlap --max-running-requests 3",
-    "--graph --disagg --prefix-cache",
-    "--backend bypass",
-    f"--backend bypass {DRAFT} --graph",
-    f"--backend triton {DRAFT}",
-    "--dtype bfloat16 --prefix-cache",
-    "--dp-size 2",
-    f"--dp-size 2 {DRAFT}",
-    f"--dp-size 2 {DRAFT} --draft-topk 2 --no-overlap",
-    "--dp-size 2 --disagg --prefix-cache",
-    "--tp-size 2",
-    f"--tp-size 2 {DRAFT} --graph",
-    "--pp-size 2",
-    f"--pp-size 2 {DRAFT}",
-    f"--dp-size 2 --tp-size 2 --pp-size 2 {DRAFT}",
-    "--redundant-experts 4",
-    f"--redundant-experts 7 --rebalance-interval 3 {DRAFT} --graph",
-    "--redundant-experts 4 --rebalance-interval 2 --dp-size 2 --tp-size 2",
-)
-"""Switches of runs in which nothing is wrong."""
-
-HEALTHY_OF = {
-    "builtin:random-shared": ("", "--fused-shared-expert", f"--fused-shared-expert {DRAFT} --dp-size 2"),
-    "builtin:random-hash": ("", f"{DRAFT} --pp-size 2", "--disagg --backend bypass"),
-}
-"""More of them, for models with a shared expert and with hash-routed layers."""
-
-
-@dataclass
-class Outcome:
-    """What `diff` said of one run: `first` and `rank` of the fault's own name among the causes."""
-
-    fault: str
-    model: str
-    switches: str
-    verdict: str
-    first: str = ""
-    rank: int = 0
-    confidence: float = 0.0
-    rules: str = ""
-    note: str = ""
-
-    @property
-    def is_found(self) -> bool:
-        """Whether the report says that something is wrong; a healthy run may not differ at all."""
-        return self.verdict == "findings" if self.fault else self.verdict != "clean"
+_KEY = re.compile(rf"([{FAULTY}{HEALTHY}])(\d+)\.(\d+)")
 
 
 def main() -> int:
     options = _options()
-    outcomes = []
-    with tempfile.TemporaryDirectory() as folder:
-        for model, fault, switches in _runs(options):
-            outcomes.append(_show(_run(Path(folder), model, fault, switches)))
-    if options.json:
-        options.json.write_text(json.dumps([asdict(one) for one in outcomes], indent=1))
-    return _summary(outcomes)
+    plan = Plan(options.seed, tuple(options.faults or FAULTS), tuple(options.models))
+    if options.repeat:
+        outcomes = list(_again(plan, options.repeat, options.keep))
+        print(*(json.dumps(asdict(one), indent=1) for one in outcomes), sep="\n")
+    else:
+        outcomes = list(_shown(_drawn(plan, options)))
+        if options.json:
+            options.json.write_text(json.dumps([asdict(one) for one in outcomes], indent=1))
+    print(*table(outcomes, options.fewest_healthy), sep="\n")
+    return 1 if failed_goals(outcomes, options.fewest_healthy) else 0
 
 
-def _runs(options: argparse.Namespace) -> Iterator[tuple[str, str, str]]:
-    """Model, fault and switches of each run; a fault that needs a model of its own runs on that one."""
-    for fault in options.faults:
-        needed = FAULTS[fault].needs.get("model")
-        for model in [needed] if needed else options.models:
-            yield from ((model, fault, one) for one in (VARIED[:1] if options.quick else VARIED))
-    if options.healthy:
-        yield from ((model, "", one) for model in options.models for one in HEALTHY)
-        yield from ((model, "", one) for model, switches in HEALTHY_OF.items() for one in switches)
+def _drawn(plan: Plan, options: argparse.Namespace) -> Iterator[Outcome]:
+    kinds = [FAULTY] if options.faults is not None else []
+    kinds += [HEALTHY] if options.healthy else []
+    kinds = kinds or [FAULTY, HEALTHY]
+    minutes = options.minutes if options.minutes or options.runs else 2.0
+    a_round = sum(RUNS[kind] for kind in kinds) / len(kinds)
+    scenes = -(-options.runs // int(a_round)) if options.runs else sys.maxsize
+    deadline = time.monotonic() + (60 * minutes if minutes else 1e6)
+    yield from run_scenes(plan, kinds, options.jobs, Budget(deadline, scenes))
+
+
+def _again(plan: Plan, keys: Sequence[str], keep: Path | None) -> Iterator[Outcome]:
+    """The runs of these keys, in this process; their files stay in `keep`, a folder for each."""
+    with TemporaryDirectory(prefix="confusion-") as top:
+        for key in keys:
+            match = _KEY.fullmatch(key)
+            if match is None:
+                sys.exit(f"--repeat {key}: no key of a run, such as f12.3")
+            kind, scene, index = match[1], int(match[2]), int(match[3])
+            yield from run_scene(plan, kind, scene, (keep or Path(top)) / key, only=[index])
+
+
+def _shown(outcomes: Iterator[Outcome]) -> Iterator[Outcome]:
+    """Passes outcomes on and says on stderr how far it is."""
+    start, last, counts = time.monotonic(), 0.0, {"runs": 0, "alarm": 0, "missed": 0, "not run": 0}
+    ending = "\r" if sys.stderr.isatty() else "\n"
+    for one in outcomes:
+        counts["runs"] += 1
+        counts |= {one.state: counts[one.state] + 1} if one.state in counts else {}
+        now = time.monotonic()
+        if now - last > (0.5 if ending == "\r" else 15):
+            last = now
+            told = ", ".join(f"{count} {name}" for name, count in counts.items())
+            print(f"{told}, {now - start:.0f} s   ", end=ending, file=sys.stderr, flush=True)
+        yield one
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", nargs="+", default=["builtin:tiny", "builtin:random"])
-    parser.add_argument("--faults", nargs="*", default=list(FAULTS))
-    parser.add_argument("--healthy", action="store_true", help="run the healthy switches, too")
-    parser.add_argument("--quick", action="store_true", help="each fault with its default switches only")
+    parser.add_argument("--faults", nargs="*", metavar="NAME", choices=list(FAULTS), help="these, or all")
+    parser.add_argument("--healthy", action="store_true", help="runs in which nothing is wrong")
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS), metavar="MODEL")
+    parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
+    parser.add_argument("--minutes", type=float, default=0.0, help="start no run after that (2)")
+    parser.add_argument("--runs", type=int, default=0, help="about so many runs")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--fewest-healthy", type=int, default=0, help="a goal: so many clean healthy runs")
     parser.add_argument("--json", type=Path, help="write the outcomes there")
+    parser.add_argument("--repeat", nargs="+", metavar="KEY", help="run these again, with the same seed")
+    parser.add_argument("--keep", type=Path, help="with --repeat: keep prompts, checkpoints and traces there")
     return parser.parse_args()
-
-
-def _run(folder: Path, model: str, fault: str, switches: str) -> Outcome:
-    trace = folder / "trace.h5"
-    own_draft = model + "-draft"
-    words = [own_draft if word == "OWN" else word for word in switches.split()]
-    injected = ["--fault", fault] if fault else []
-    status, _, messages = _command(["capture", model, *words, *injected, "-o", str(trace), "-f", "-q"])
-    if status:
-        return Outcome(fault, model, switches, "not run", note=_error(messages))
-    status, text, messages = _command(["diff", str(trace), "--format", "json", "-q"])
-    if status > 1:
-        return Outcome(fault, model, switches, "not compared", note=_error(messages))
-    report = json.loads(text)
-    causes = [one["cause"] for one in report["diagnoses"]]
-    ranks = [number for number, cause in enumerate(causes, 1) if fault in cause.split("|")]
-    return Outcome(
-        fault,
-        model,
-        switches,
-        report["verdict"],
-        first=causes[0] if causes else "",
-        rank=ranks[0] if ranks else 0,
-        confidence=report["diagnoses"][0]["confidence"] if causes else 0.0,
-        rules=",".join(sorted({f["rule"] for f in report["findings"] if f["severity"] != "note"})),
-    )
-
-
-def _command(argv: Sequence[str]) -> tuple[int, str, str]:
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        status = cli.main(argv)
-    return status, out.getvalue(), err.getvalue()
-
-
-def _error(messages: str) -> str:
-    return next((line for line in messages.splitlines() if "error" in line), messages[-200:])
-
-
-def _show(one: Outcome) -> Outcome:
-    what = one.note or f"{one.rank or '-'} {one.first or '-'} ({one.confidence}) {one.rules}"
-    name = one.fault or "(healthy)"
-    print(f"{name:22} {one.model:15} {one.switches or '-':50} {one.verdict:9} {what}", flush=True)
-    return one
-
-
-def _summary(outcomes: Sequence[Outcome]) -> int:
-    print(f"\n{'fault':22} runs  found  own name first  named  first causes")
-    missed = 0
-    for fault in dict.fromkeys(one.fault for one in outcomes):
-        ran = [one for one in outcomes if one.fault == fault and not one.note]
-        found = sum(one.is_found for one in ran)
-        first, named = sum(one.rank == 1 for one in ran), sum(one.rank > 0 for one in ran)
-        causes = ", ".join(dict.fromkeys(one.first for one in ran if one.first))
-        print(f"{fault or '(healthy)':22} {len(ran):4}  {found:5}  {first:14}  {named:5}  {causes}")
-        missed += found if not fault else len(ran) - found
-    return min(1, missed)
 
 
 if __name__ == "__main__":
