@@ -62,6 +62,11 @@ class PromptShape:
         return both and self.all_marked >= _NEARLY_ALL * (self.touched + self.clean)
 
     @property
+    def is_only_prompts(self) -> bool:
+        """Nearly all requests are marked from end to end, and have rows of their prompts only."""
+        return self.only_prompt > 0 and self.only_prompt >= _NEARLY_ALL * (self.touched + self.clean)
+
+    @property
     def is_prompt(self) -> bool:
         """Exactly the prompts are marked, in nearly all requests that are touched."""
         return self.prompts > 0 and self.prompts >= _NEARLY_ALL * self.touched

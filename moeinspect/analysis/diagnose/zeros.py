@@ -36,7 +36,7 @@ def diagnose_zeros(trace: Trace, findings: tuple[Finding, ...]) -> list[Diagnosi
     stale = [f for f in findings if f.rule == "stale-rows" and f.evidence.get("former_owner")]
     unwritten = zero | rows_of_findings(trace, stale)
     facts, shape = run_facts(trace), prompt_shape(trace, unwritten)
-    if shape.is_everything:
+    if shape.is_everything or (shape.is_only_prompts and facts.disagg is False):
         return [_everything(trace, facts, shape)]
     if _ends_with_the_first_weights(trace, zero):
         return [_of_first_weights(trace, zero)]

@@ -84,6 +84,13 @@ def test_zero_prompts_of_requests_with_one_output_token_are_still_prompts():
     assert causes(trace(made)) == ["skip-finalize-prefill"]
 
 
+def test_prompts_that_are_all_there_is_are_everything_where_one_process_runs_them():
+    made = [first_rows(r, PROMPT, outputs=1) for r in records(disagg=False)]
+    zero = [replace(r, expert_ids=np.zeros_like(r.expert_ids)) for r in made]
+    assert causes(trace(zero, disagg=False)) == ["init-order|kernel-uncaptured"]
+    assert causes(trace([*zero[:2], *made[2:]], disagg=False)) == ["unknown"]
+
+
 def test_zero_outputs_are_the_mirror_image_verify_dropped():
     (one,) = diagnoses(spoiled(zeroed(slice(PROMPT, None)), draft="builtin:tiny-draft"))
     assert one.cause == "verify-dropped"
