@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
 
 from moeinspect.analysis.bisect.bisection import Bisection, SmallestSet, shares_a_name
-from moeinspect.analysis.bisect.causes import not_shown, settled_by
+from moeinspect.analysis.bisect.causes import not_shown, same_difference, settled_by
 from moeinspect.analysis.bisect.ordering import likeliest_first
 from moeinspect.analysis.bisect.runs import Runs, Switches
 from moeinspect.analysis.bisect.search import Found, Outcome, Remains, Search
@@ -105,8 +105,21 @@ def _search(recorded: Report, order: Sequence[str], runs: Runs[Report]) -> _Name
         elif more.outcome == "unfinished" and named.remains == "nothing":
             named.remains = "untried"
         elif more.outcome != "unfinished":
-            named.sets |= {one: _causes(runs, one, cause) for one in more.sets if one not in named.sets}
+            named.sets |= {
+                one: _causes(runs, one, cause) for one in more.sets if _is_new(one, named.sets, runs)
+            }
     return named
+
+
+def _is_new(switches: Switches, known: Iterable[Switches], runs: Runs[Report]) -> bool:
+    """Whether a set brings something that no known one does."""
+    shown = _shown_by(switches, runs)
+    return not any(switches == one or same_difference(shown, _shown_by(one, runs)) for one in known)
+
+
+def _shown_by(switches: Switches, runs: Runs[Report]) -> Report:
+    """The first run of a set that differed."""
+    return next(report for report in runs.seen[switches] if report.differs)
 
 
 def _of_cause(cause: Diagnosis, runs: Runs[Report], order: Sequence[str]) -> Found:
@@ -120,8 +133,7 @@ def _of_cause(cause: Diagnosis, runs: Runs[Report], order: Sequence[str]) -> Fou
 
 def _causes(runs: Runs[Report], switches: Switches, first: Diagnosis | None = None) -> tuple[Diagnosis, ...]:
     """The causes of the first run of a set that differed, those that may be `first` in front."""
-    reports = (report for report in runs.seen[switches] if report.differs)
-    causes = tuple(settled_by(switches, one) for one in next(reports).diagnoses)
+    causes = tuple(settled_by(switches, one) for one in _shown_by(switches, runs).diagnoses)
     if first is None:
         return causes
     return tuple(sorted(causes, key=lambda one: not shares_a_name(first, [one])))

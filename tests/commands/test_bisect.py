@@ -9,7 +9,7 @@ import h5py
 import pytest
 
 from moeinspect.analysis.bisect.bisection import Trial
-from moeinspect.analysis.findings import Diagnosis, InputSummary, Report
+from moeinspect.analysis.findings import Diagnosis, Finding, InputSummary, Report
 from moeinspect.commands import _bisecting
 from moeinspect.commands._bisect_runs import Baselines, Runner
 from moeinspect.commands._prompts import read_prompts, to_requests
@@ -194,12 +194,19 @@ def test_requests_of_a_trace_that_does_not_tell_run_to_their_lengths(run, captur
     assert document["notes"] == ["PROMPTS.jsonl stands for the prompts that the trace was recorded with"]
 
 
+PLACES = {"unknown": "zero", "read-early": "zero"}
+"""Causes of the same places, by the request that is wrong there; each other cause has one of its own."""
+
+
 def report_of(*causes):
     summary = InputSummary("t.h5", "local", 2, 20, 5, 4, 32, True)
     counts = {"rows_compared": 20, "cells_compared": 100, "set_mismatch_cells": 7 * len(causes)}
     diagnoses = tuple(Diagnosis(cause, 0.9, ("so it is",), "", "") for cause in causes)
+    findings = tuple(
+        Finding("set-mismatch", "error", "", 1, None, PLACES.get(cause, cause)) for cause in causes
+    )
     verdict = "findings" if causes else "clean"
-    return Report("diff", (summary, summary), verdict, counts, (), (), diagnoses)
+    return Report("diff", (summary, summary), verdict, counts, findings, (), diagnoses)
 
 
 def fake_runs(monkeypatch, recorded, causes_of):
@@ -295,3 +302,18 @@ def test_a_cause_that_no_run_shows_is_noted(capture, tmp_path, monkeypatch, capf
     found = _bisecting.bisect_trace(trace, 40, Console.for_process())
     assert [set(one.switches) for one in found.sets] == [{"draft"}]
     assert found.notes == ("the trace looks like stale-slot, too, and no run did",)
+
+
+def test_a_cause_that_is_another_name_of_the_same_difference_has_no_set_of_its_own(
+    capture, tmp_path, monkeypatch, capfd
+):
+    trace = read_trace(tmp_path / capture("--draft", "ngram"))
+
+    def causes_of(names):
+        if "draft" not in names:
+            return ()
+        return ("read-early",) if "overlap" in names else ("unknown",)
+
+    fake_runs(monkeypatch, ("read-early",), causes_of)
+    found = _bisecting.bisect_trace(trace, 40, Console.for_process())
+    assert [set(one.switches) for one in found.sets] == [{"draft"}]

@@ -45,6 +45,19 @@ def not_shown(recorded: Report, shown: Iterable[Diagnosis]) -> tuple[Diagnosis, 
     )
 
 
+def same_difference(one: Report, other: Report) -> bool:
+    """Whether two runs of the same requests are wrong in the same places, whatever causes they look like."""
+    return _places(one) == _places(other)
+
+
+def _places(report: Report) -> set[tuple[object, ...]]:
+    return {
+        (finding.input, finding.request, finding.rows, finding.layers)
+        for finding in report.findings
+        if finding.severity != "note"
+    }
+
+
 def settled_by(switches: Switches, cause: Diagnosis) -> Diagnosis:
     """`cause` with those of its names that need `switches`, a smallest set, where any do.
 

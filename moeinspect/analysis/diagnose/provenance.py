@@ -140,11 +140,16 @@ def zero_rows(trace: Trace) -> NDArray[np.bool_]:
 
 
 def prompt_shape(trace: Trace, marked: NDArray[np.bool_]) -> PromptShape:
-    """How the marked rows [R] sit between prompt and output."""
-    prompt = prompt_rows(trace)
+    """How the marked rows [R] sit between prompt and output, among those that are real.
+
+    Rows that the producer declares missing, as of requests that did not ask for theirs, tell nothing.
+    """
+    prompt, real = prompt_rows(trace), trace.rows.validity == Validity.REAL
     counts = dict.fromkeys((field.name for field in fields(PromptShape)), 0)
     for _, rows in _requests(trace):
-        in_prompt, in_output = marked[rows][prompt[rows]], marked[rows][~prompt[rows]]
+        if not real[rows].any():
+            continue
+        in_prompt, in_output = marked[rows][(prompt & real)[rows]], marked[rows][(~prompt & real)[rows]]
         counts[_shape_of(in_prompt, in_output)] += 1
     return PromptShape(**counts)
 

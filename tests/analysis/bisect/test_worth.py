@@ -1,10 +1,10 @@
 """A bisection is proposed where it can run and would tell something new."""
 
 import pytest
+from analysis.tracefactory import make_facts, make_records, make_trace
 
 from moeinspect.analysis.bisect.worth import worth_bisecting
 from moeinspect.analysis.findings import Diagnosis, Finding, InputSummary, Report
-from tests.analysis.tracefactory import make_facts, make_records, make_trace
 
 FACTS = make_facts()
 

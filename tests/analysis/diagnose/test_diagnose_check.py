@@ -20,6 +20,7 @@ from moeinspect.analysis.check import check_report
 from moeinspect.analysis.diagnose import diagnose_check
 from moeinspect.analysis.diagnose.catalogue import CAUSES
 from moeinspect.analysis.findings import Diagnosis, Finding
+from moeinspect.trace.schema import Validity
 
 
 def diagnoses(*traces) -> tuple[Diagnosis, ...]:
@@ -111,6 +112,17 @@ def test_everything_zero_names_the_ways_in_which_nothing_is_stored():
     assert causes(spoiled(zeroed(slice(None)), draft="builtin:tiny-draft", backend="bypass")) == [
         "init-order|kernel-uncaptured"
     ]
+
+
+def test_everything_is_zero_where_the_rows_that_were_not_asked_for_are_declared_missing():
+    def change(record, number):
+        missing = np.full(
+            len(record.expert_ids), Validity.MISSING if number == 1 else Validity.REAL, np.uint8
+        )
+        return {**zeroed(slice(None))(record, number), "validity": missing}
+
+    silent = [[records()[1].id, 0]]
+    assert causes(spoiled(change, not_opted_in=silent)) == ["init-order|kernel-uncaptured"]
 
 
 def test_zeros_that_end_with_the_first_weights_are_layers_that_were_built_too_early():
