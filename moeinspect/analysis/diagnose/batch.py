@@ -33,4 +33,5 @@ def diagnose_swapped(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
         because.append(f"{counted(len(lost), 'request')} that asked for rows got none")
     if mismatch.facts.mixed_opt_in:
         because.append("some requests of the run did not ask for their rows: the list of results is shorter")
-    return diagnosis("batch-index-swap", 0.93 if mismatch.facts.mixed_opt_in else 0.75, because, mismatch.a)
+    sure = 0.93 if mismatch.facts.mixed_opt_in else 0.85 if lost else 0.75
+    return diagnosis("batch-index-swap", sure, because, mismatch.a)

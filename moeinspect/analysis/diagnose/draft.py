@@ -10,6 +10,7 @@ from moeinspect.analysis.diagnose.nextstep import diagnosis
 from moeinspect.analysis.diagnose.sources import Sources
 from moeinspect.analysis.diagnose.words import counted, percent
 from moeinspect.analysis.findings import Diagnosis
+from moeinspect.analysis.requests import is_imported
 from moeinspect.analysis.rules.grouping import layers_text
 
 _UNTOUCHED = 0.02
@@ -45,18 +46,19 @@ def diagnose_draft_layers(mismatch: Mismatch, sources: Sources) -> Diagnosis | N
         f"there {percent(mismatch.share_of('prompt'))} of the prompt rows and "
         f"{percent(mismatch.share_of('output'))} of the output rows are wrong",
     ]
-    if not mismatch.facts.draft:
-        return diagnosis("draft-capture", 0.6, because, mismatch.a)
-    because.append("a draft model was configured: its MoE layers carry these layer ids, too")
+    if mismatch.facts.draft:
+        because.append("a draft model was configured: its MoE layers carry these layer ids, too")
     cause, reasons = _which_guard(mismatch, decoded_only)
-    return diagnosis(cause, 0.95, because + reasons, mismatch.a)
+    return diagnosis(cause, 0.95 if mismatch.facts.draft else 0.6, because + reasons, mismatch.a)
 
 
 def _only_replayed_steps(mismatch: Mismatch) -> bool:
     """Only rows of decode and verify steps are wrong, which are those that replay graphs."""
     decoded, prefilled = mismatch.is_decoded, ~mismatch.is_decoded
+    graph = mismatch.facts.graph
+    may_replay = graph or (graph is None and is_imported(mismatch.a))
     return bool(
-        mismatch.facts.graph
+        may_replay
         and prefilled.any()
         and mismatch.share_among(prefilled) < _UNTOUCHED
         and mismatch.share_among(decoded) > _FOUND
@@ -73,6 +75,11 @@ def _which_guard(mismatch: Mismatch, decoded_only: bool) -> tuple[str, list[str]
     if backend == "bypass":
         causes += ["bypass-drops-flag", "ungated-backend"]
         reasons.append("the MoE backend computes top-k inside: it may pass the gate by, or lose the opt-out")
+    elif backend is None and is_imported(mismatch.a):
+        causes += ["bypass-drops-flag", "ungated-backend"]
+        reasons.append(
+            "the trace does not tell the MoE backend, which may pass the gate by or lose the opt-out"
+        )
     elif backend not in (None, "torch"):
         causes.append("ungated-backend")
         reasons.append(f"the MoE backend was {backend}, which may call the capturer beside the gate")

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moeinspect.analysis.cells import gather
-from moeinspect.analysis.diagnose.facts import RunFacts, run_facts
+from moeinspect.analysis.diagnose.facts import RunFacts, knows_workers, run_facts
 from moeinspect.analysis.diagnose.provenance import rows_of_findings, zero_rows
 from moeinspect.analysis.findings import Finding, LayerStats
 from moeinspect.trace.schema import Origin, Trace
@@ -93,7 +93,9 @@ class Mismatch:
 
     @cached_property
     def is_decoded(self) -> NDArray[np.bool_]:
-        """Rows [R] that a decode or verify step of A computed."""
+        """Rows [R] that a decode or verify step of A computed; where no row tells, those of output tokens."""
+        if not knows_workers(self.a):
+            return ~self.alignment.is_prompt
         return np.isin(self.of_a("origin"), (Origin.DECODE, Origin.VERIFY))
 
     def share_in(self, region: str) -> float:

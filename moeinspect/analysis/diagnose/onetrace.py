@@ -77,8 +77,9 @@ def _stale_by_switches(trace: Trace, findings: tuple[Finding, ...], because: lis
     causes = []
     if facts.overlap is not False:
         causes += ["buffer-reuse", "read-early"]
-        if facts.draft and all(f.region == "output" for f in findings):
-            because.append("only output rows are stale, in a run with a draft")
+        if facts.draft is not False and all(f.region == "output" for f in findings):
+            told = ", in a run with a draft" if facts.draft else ""
+            because.append(f"only output rows are stale{told}")
             causes.append("verify-dropped")
     if facts.disagg is not False and all(f.region == "prompt" for f in findings):
         because.append("only prompt rows are stale: their KV may have come from another worker")
@@ -155,6 +156,12 @@ def _sentinels(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
             "a draft model was configured: its capturer, with its layers, may have taken the target's place",
         ]
         return diagnosis("draft-recreates-capturer", 0.95, because, trace)
+    if len(layers) == 1 and run_facts(trace).draft_layers is None and named.mean() > _NEARLY_ALL:
+        because.append(
+            f"all rows lack {layers_text(layers.pop())}, and nothing else: as if a capturer with fewer "
+            "layers, a draft's, had taken the target's place"
+        )
+        return diagnosis("draft-recreates-capturer|partial-sentinel", 0.8, because, trace)
     return diagnosis("partial-sentinel", 0.9, because, trace)
 
 
@@ -177,6 +184,11 @@ def _absent(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
     facts = run_facts(trace)
     if facts.mixed_opt_in:
         because.append("other requests of the run did not ask for theirs: results may have been mixed up")
+        return diagnosis("batch-index-swap|missing-request", 0.7, because, trace)
+    if facts.mixed_opt_in is None and len(findings) < len(trace.requests):
+        because.append(
+            "the trace does not tell which requests asked for theirs: results may have been mixed up"
+        )
         return diagnosis("batch-index-swap|missing-request", 0.7, because, trace)
     if facts.draft_layers and len(findings) == len(trace.requests):
         because.append("a draft model was configured: a capturer of another shape leaves nothing readable")

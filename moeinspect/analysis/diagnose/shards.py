@@ -20,6 +20,10 @@ _FOLLOWED = 0.3
 
 _FEWEST_PROMPTS = 2
 
+_MOST = 0.5
+_SHORTEST, _LEAST_LOST = 4, 0.15
+"""Rows of a zero run, and share of the prompt rows that are lost and kept, where steps are not known."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
@@ -42,7 +46,7 @@ def diagnose_shards(trace: Trace, facts: RunFacts, zero: NDArray[np.bool_]) -> D
     if facts.tp_size == 1 or not _goes_on(trace, zero):
         return None
     if not knows_workers(trace):
-        return _prompt_tails(trace, facts, zero)
+        return _prompt_tails(trace, facts, zero) or _alternating(trace, facts, zero)
     steps = _look_at_steps(trace, zero)
     if not steps.explained or steps.tails < _NEARLY_ALL * steps.touched:
         return None
@@ -138,3 +142,27 @@ def _prompt_tails(trace: Trace, facts: RunFacts, zero: NDArray[np.bool_]) -> Dia
         "steps of a few rows as a whole",
     ]
     return diagnosis("tp-shard", 0.8 if facts.tp_size is not None else 0.5, because, trace)
+
+
+def _alternating(trace: Trace, facts: RunFacts, zero: NDArray[np.bool_]) -> Diagnosis | None:
+    """Without steps: inside of prompts, runs of right and of zero rows take turns, as chunks are spread."""
+    prompt, request = prompt_rows(trace), row_requests(trace)
+    joined = (request[1:] == request[:-1]) & (request[1:] >= 0)
+    begins = np.flatnonzero(joined & ~zero[:-1] & zero[1:]) + 1
+    ends = np.flatnonzero(joined & zero[:-1] & ~zero[1:]) + 1
+    touched = np.unique(request[zero])
+    both = np.intersect1d(request[begins], request[ends])
+    if len(both) < _FEWEST_PROMPTS or len(both) < _MOST * len(touched) or prompt[begins].mean() < _MOST:
+        return None
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], zero, [False]]).astype(np.int8)))
+    lengths = edges[1::2] - edges[::2]
+    share = float(zero[prompt].mean())
+    if np.median(lengths) < _SHORTEST or not _LEAST_LOST <= share <= 1 - _LEAST_LOST:
+        return None
+    because = [
+        f"right and zero rows take turns in {of_all(len(both), len(touched), 'affected request')}: "
+        f"{percent(share)} of the prompt rows are zero, in runs of {int(np.median(lengths))} (median)",
+        "where a step's rows are spread over tensor-parallel ranks, each step loses those of the other "
+        "ranks, a tail behind right rows",
+    ]
+    return diagnosis("tp-shard", 0.85 if facts.tp_size is not None else 0.5, because, trace)

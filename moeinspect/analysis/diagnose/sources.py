@@ -112,6 +112,12 @@ class Sources:
         rows = self._mismatch.comparison.b.rows
         return row_keys(set_keys(rows.expert_ids[:, self._mismatch.alignment.b_axis]))
 
+    def at_lag(self, distance: int) -> Marks:
+        """Looked-up rows [n] found `distance` positions later in the same request."""
+        pair = self._mismatch.alignment.pair.astype(np.int64)
+        wanted = _place(pair[self.rows], self._position[self.rows] + distance)
+        return np.asarray(np.isin(self.held ^ wanted, self.right ^ _place(pair, self._position)))
+
     @cached_property
     def in_request(self) -> Marks:
         """Looked-up rows [n] found at another position of the same request."""

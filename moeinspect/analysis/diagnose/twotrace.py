@@ -20,6 +20,13 @@ from moeinspect.analysis.diagnose.nextstep import diagnosis
 from moeinspect.analysis.diagnose.overlap import diagnose_buffer, diagnose_tails
 from moeinspect.analysis.diagnose.ranks import diagnose_sliced, rank_reasons
 from moeinspect.analysis.diagnose.sources import Sources
+from moeinspect.analysis.diagnose.stepless import (
+    diagnose_lagging_buffer,
+    diagnose_last_rows,
+    diagnose_outputs,
+    diagnose_shared_prefix,
+    diagnose_whole_prompts,
+)
 from moeinspect.analysis.diagnose.structure import (
     diagnose_permuted,
     diagnose_shifted_layers,
@@ -35,13 +42,18 @@ _DETECTORS: tuple[Callable[[Mismatch, Sources], Diagnosis | None], ...] = (
     diagnose_swapped,
     diagnose_sliced,
     diagnose_prompt_of_elsewhere,
+    diagnose_whole_prompts,
     diagnose_cached_prefix,
+    diagnose_shared_prefix,
     diagnose_static_rows,
     diagnose_padded_rows,
     diagnose_buffer,
+    diagnose_lagging_buffer,
     diagnose_shifted_rows,
     diagnose_draft_layers,
     diagnose_tails,
+    diagnose_last_rows,
+    diagnose_outputs,
     diagnose_accepted,
 )
 """Most specific first; the first that fits is taken."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from moeinspect.analysis.diagnose.arguments import VLLM
 from moeinspect.analysis.diagnose.facts import EXPORTS_TOP_K, RunFacts, run_facts
 from moeinspect.analysis.diagnose.layers import diagnose_zero_layers, first_stage_has_no_moe
 from moeinspect.analysis.diagnose.nextstep import diagnosis
@@ -21,6 +22,7 @@ from moeinspect.analysis.diagnose.provenance import (
 from moeinspect.analysis.diagnose.shards import diagnose_shards
 from moeinspect.analysis.diagnose.words import counted, of_all
 from moeinspect.analysis.findings import Diagnosis, Finding
+from moeinspect.analysis.requests import is_imported
 from moeinspect.trace.schema import Origin, Trace, Validity
 
 
@@ -28,12 +30,13 @@ def diagnose_zeros(trace: Trace, findings: tuple[Finding, ...]) -> list[Diagnosi
     """Reads the cause off which rows are zero, and off who says that it computed them.
 
     Rows that are known to be a former owner's count like zeros: on a slot that was used before, a forgotten
-    write leaves those.
+    write leaves those. Where no slot is known, any other request's row does.
     """
     zero = zero_rows(trace)
     if not zero.any():
         return diagnose_zero_layers(trace, findings)
-    stale = [f for f in findings if f.rule == "stale-rows" and f.evidence.get("former_owner")]
+    anyone = not (trace.rows.slot >= 0).any()
+    stale = [f for f in findings if f.rule == "stale-rows" and (anyone or f.evidence.get("former_owner"))]
     unwritten = zero | rows_of_findings(trace, stale)
     facts, shape = run_facts(trace), prompt_shape(trace, unwritten)
     if shape.is_everything or (shape.is_only_prompts and facts.disagg is False):
@@ -155,11 +158,18 @@ def _everything(trace: Trace, facts: RunFacts, shape: PromptShape) -> Diagnosis:
     total = shape.touched + shape.clean
     because = [f"every row is zero in {of_all(shape.all_marked, total, 'request')}: nothing was ever stored"]
     causes = ["init-order"]
+    if facts.ngram and facts.overlap and is_imported(trace):
+        because.append(
+            "an n-gram draft and overlapped scheduling were configured: that worker hands on neither the "
+            "rows of its prefill steps nor those of its verify steps"
+        )
+        return diagnosis("verify-dropped", 0.85, because, trace)
     if facts.backend in EXPORTS_TOP_K:
         because.append(f"the MoE backend was {facts.backend}, which exports its top-k")
     else:
         causes.append("kernel-uncaptured")
-    if facts.draft is not False and facts.overlap is not False and not facts.draft_layers:
+    may_drop = facts.draft is not False and facts.overlap is not False and not facts.draft_layers
+    if may_drop and (facts.draft or trace.run.engine.lower() != VLLM):
         causes.append("verify-dropped")
         if facts.draft:
             because.append("an n-gram draft was configured: with those the prefill result is dropped as well")
