@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from moeinspect.analysis.diagnose.aliases import diagnose_added_layers
+from moeinspect.analysis.diagnose.gaps import diagnose_declared
 from moeinspect.analysis.diagnose.mismatch import Mismatch
 from moeinspect.analysis.diagnose.nextstep import diagnosis
 from moeinspect.analysis.diagnose.onetrace import diagnose_trace
@@ -57,7 +59,7 @@ def diagnose_diff(
     known = any(one.cause != "unknown" for one in by_cells)
     own = [f for f in findings if f.input is not None and not (known and f.rule in _SYMPTOMS)]
     found = by_cells + _of_traces((comparison.a, comparison.b), own)
-    found += diagnose_tokens(mismatch)
+    found += [*diagnose_added_layers(comparison), *diagnose_declared(mismatch), *diagnose_tokens(mismatch)]
     first = next(f for f in findings if f.severity != "note")
     return ranked(found or [diagnosis("unknown", 0.1, [first.message], comparison.a)])
 

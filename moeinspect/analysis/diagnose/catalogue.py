@@ -248,6 +248,10 @@ CAUSES: dict[str, Cause] = {
     "filler-as-real": Cause(
         "slime, miles#2697, NeMo-RL, prime-rl", "compare before the trainer pads: these rows are filler"
     ),
+    "turn-gap": Cause(
+        "prime-rl#1807, miles#1672",
+        "let the next turn's answer bring the row of a turn's last token, and end at a turn without rows",
+    ),
     "nan-logits": Cause(
         "seen on SGLang 0.5.17", "check that the checkpoint holds the weights of the first such layer"
     ),

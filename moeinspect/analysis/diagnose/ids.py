@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moeinspect.analysis.diagnose.facts import EXPORTS_TOP_K, RunFacts, run_facts
+from moeinspect.analysis.diagnose.fillers import filler_reason
 from moeinspect.analysis.diagnose.nextstep import diagnosis
 from moeinspect.analysis.diagnose.provenance import rows_of_findings
 from moeinspect.analysis.diagnose.words import counted, percent
@@ -41,6 +42,8 @@ class _OddIds:
 def diagnose_out_of_range(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
     """Reads the cause off which values stand where, and off the run's redundant and shared experts."""
     facts, odd = run_facts(trace), _odd_ids(trace)
+    if not len(odd) and (absent := _absent_rows(trace, findings)) is not None:
+        return absent
     num_experts = trace.model.num_experts
     if len(odd) and odd.is_one_column and facts.fused_shared_expert is not False:
         return _shared_column(trace, facts, odd)
@@ -66,6 +69,17 @@ def diagnose_out_of_range(trace: Trace, findings: tuple[Finding, ...]) -> Diagno
     elif copies:
         because.append(f"{counted(copies, 'redundant expert')} explain no such id")
     return diagnosis("|".join(causes) or "unknown", 0.4 if causes else 0.3, because, trace)
+
+
+def _absent_rows(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis | None:
+    """`filler-as-real` where whole rows hold "no id" and claim to be real."""
+    if not filler_reason(trace, rows_of_findings(trace, findings)):
+        return None
+    because = [
+        f'{counted(len(findings), "run")} of rows with "no id" in all places that claim to be real',
+        "engines send no such rows: trainers mark by -1 what was not captured",
+    ]
+    return diagnosis("filler-as-real", 0.9, because, trace)
 
 
 def shared_column_of_sentinels(trace: Trace) -> Diagnosis | None:

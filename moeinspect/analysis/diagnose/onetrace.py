@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from moeinspect.analysis.diagnose.facts import knows_workers, run_facts
+from moeinspect.analysis.diagnose.aliases import diagnose_equal_layers
+from moeinspect.analysis.diagnose.facts import run_facts
 from moeinspect.analysis.diagnose.ids import diagnose_out_of_range, shared_column_of_sentinels
+from moeinspect.analysis.diagnose.joins import diagnose_surplus
 from moeinspect.analysis.diagnose.nextstep import diagnosis
 from moeinspect.analysis.diagnose.provenance import (
     cached_rows,
@@ -18,11 +20,13 @@ from moeinspect.analysis.diagnose.provenance import (
     rows_of_findings,
 )
 from moeinspect.analysis.diagnose.ranks import diagnose_sliced_copies, rank_reasons
+from moeinspect.analysis.diagnose.repeats import diagnose_repeated
 from moeinspect.analysis.diagnose.words import counted, of_all
+from moeinspect.analysis.diagnose.wrapped import diagnose_duplicates
 from moeinspect.analysis.diagnose.zeros import diagnose_zeros
 from moeinspect.analysis.findings import Diagnosis, Finding
 from moeinspect.analysis.rules.grouping import layers_text
-from moeinspect.trace.schema import Origin, Trace
+from moeinspect.trace.schema import Trace
 
 _ZERO_RULES = {"zero-rows", "zero-layers"}
 _NEARLY_ALL = 0.95
@@ -98,25 +102,6 @@ def _covers_request(trace: Trace, finding: Finding) -> bool:
     return any(int(trace.requests.num_rows[i]) == finding.rows[1] for i in named)
 
 
-def _repeated(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
-    because = [f"{counted(len(findings), 'run')} of identical rows under different tokens"]
-    graph = run_facts(trace).graph
-    decoded = np.isin(trace.rows.origin, (Origin.DECODE, Origin.VERIFY))
-    share = float(decoded[rows_of_findings(trace, findings)].mean())
-    in_output = share == 1 if knows_workers(trace) else all(f.region == "output" for f in findings)
-    in_prompt = share == 0 if knows_workers(trace) else all(f.region == "prompt" for f in findings)
-    if graph is False:
-        because.append("graphs were off, so there were no padded rows and no static buffer")
-        return diagnosis("unknown", 0.3, because, trace)
-    if in_prompt:
-        because.append("all of them in prefill steps, where padded rows of a chunk reach real slots")
-        return diagnosis("padded-rows", 0.8 if graph else 0.7, because, trace)
-    if in_output:
-        because.append("all of them in decode steps, as if one static buffer were read for every step")
-        return diagnosis("graph-static-rows", 0.8 if graph else 0.7, because, trace)
-    return diagnosis("graph-static-rows|padded-rows", 0.5, because, trace)
-
-
 def _filler(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
     because = [f"{counted(len(findings), 'run')} of rows follow a filler pattern"]
     outputs = [trace.tokens_of(i)[int(trace.requests.prompt_len[i]) :] for i in range(len(trace.requests))]
@@ -126,14 +111,6 @@ def _filler(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
     return diagnosis("filler-as-real", 0.7, because, trace)
 
 
-def _surplus(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
-    because = [f"{counted(len(findings), 'request')} with more rows than tokens that were fed"]
-    if run_facts(trace).draft:
-        because.append("a draft was configured: rows past the stop of an accepted run were kept")
-        return diagnosis("surplus-after-stop", 0.8, because, trace)
-    return diagnosis("double-concat|surplus-after-stop", 0.5, because, trace)
-
-
 def _missing(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
     named = {finding.request for finding in findings}
     numbers = [i for i, name in enumerate(trace.requests.id) if str(name) in named]
@@ -141,7 +118,7 @@ def _missing(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
     if numbers and all(int(trace.requests.output_len[i]) == 0 for i in numbers):
         because.append("none of them sampled a token: the last prompt row was cut off with it")
         return diagnosis("prefill-only-short", 0.8, because, trace)
-    return diagnosis("prompt-truncated|read-early", 0.3, because, trace)
+    return diagnosis("prompt-truncated|read-early|turn-gap", 0.55, because, trace)
 
 
 def _sentinels(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
@@ -213,14 +190,15 @@ def _always(cause: str, confidence: float, reason: str) -> Callable[[Trace, tupl
 _EXPLAINED: Mapping[str, Callable[[Trace, tuple[Finding, ...]], Diagnosis]] = {
     "missing-request": _absent,
     "missing-rows": _missing,
-    "surplus-rows": _surplus,
+    "surplus-rows": diagnose_surplus,
     "id-out-of-range": diagnose_out_of_range,
     "partial-sentinel": _sentinels,
-    "duplicate-experts": _always("unknown", 0.2, "cells with a repeated id, which no top-k router gives"),
+    "duplicate-experts": diagnose_duplicates,
     "filler-rows": _filler,
-    "repeated-rows": _repeated,
+    "repeated-rows": diagnose_repeated,
     "stale-rows": _stale,
     "constant-column": _constant,
+    "equal-layers": diagnose_equal_layers,
     "id-cliff": _always("uint8-wrap", 0.9, "over 256 experts, and no id above 255 in 10,000 or more"),
 }
 """How each rule other than the zero rules is read; the order is that of the rules."""

@@ -19,6 +19,8 @@ _FOLLOWED = 0.3
 """Share of the touched requests that need a right row after a zero one: a shard is no lost end."""
 
 _FEWEST_PROMPTS = 2
+_LARGEST_SHARE = 0.75
+"""Share of a prompt that one rank can have: half, if there are two, and what rounding up adds."""
 
 _MOST = 0.5
 _SHORTEST, _LEAST_LOST = 4, 0.15
@@ -133,7 +135,7 @@ def _prompt_tails(trace: Trace, facts: RunFacts, zero: NDArray[np.bool_]) -> Dia
         first, size = int(lost.argmax()), int(prompt[own].sum())
         if first > 0 and lost[first:size].all() and not lost[size:].any():
             tails, kept, whole = tails + 1, kept + first, whole + size
-    if tails < max(_FEWEST_PROMPTS, _NEARLY_ALL * touched):
+    if tails < max(_FEWEST_PROMPTS, _NEARLY_ALL * touched) or kept > _LARGEST_SHARE * whole:
         return None
     because = [
         f"the zero rows are the last ones of the prompt in {of_all(tails, touched, 'affected request')}: "

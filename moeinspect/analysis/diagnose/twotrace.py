@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from moeinspect.analysis.diagnose.aliases import diagnose_aliased
 from moeinspect.analysis.diagnose.batch import diagnose_swapped
 from moeinspect.analysis.diagnose.cache import diagnose_cached_prefix, diagnose_rerouted
 from moeinspect.analysis.diagnose.disagg import diagnose_prompt_of_elsewhere
@@ -14,7 +15,9 @@ from moeinspect.analysis.diagnose.draft import (
     diagnose_accepted,
     diagnose_draft_layers,
 )
+from moeinspect.analysis.diagnose.fillers import diagnose_filler
 from moeinspect.analysis.diagnose.graph import diagnose_padded_rows, diagnose_static_rows
+from moeinspect.analysis.diagnose.joins import diagnose_joined, diagnose_left_out
 from moeinspect.analysis.diagnose.mismatch import Mismatch
 from moeinspect.analysis.diagnose.nextstep import diagnosis
 from moeinspect.analysis.diagnose.overlap import diagnose_buffer, diagnose_tails
@@ -33,11 +36,17 @@ from moeinspect.analysis.diagnose.structure import (
     diagnose_shifted_rows,
 )
 from moeinspect.analysis.diagnose.words import counted, percent
+from moeinspect.analysis.diagnose.wrapped import diagnose_wrapped
 from moeinspect.analysis.findings import Diagnosis
 
 _DETECTORS: tuple[Callable[[Mismatch, Sources], Diagnosis | None], ...] = (
+    diagnose_wrapped,
     diagnose_permuted,
+    diagnose_aliased,
     diagnose_shifted_layers,
+    diagnose_filler,
+    diagnose_left_out,
+    diagnose_joined,
     diagnose_rerouted,
     diagnose_swapped,
     diagnose_sliced,

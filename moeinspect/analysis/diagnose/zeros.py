@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from moeinspect.analysis.diagnose.arguments import VLLM
 from moeinspect.analysis.diagnose.facts import EXPORTS_TOP_K, RunFacts, run_facts
+from moeinspect.analysis.diagnose.gaps import diagnose_made
 from moeinspect.analysis.diagnose.layers import diagnose_zero_layers, first_stage_has_no_moe
 from moeinspect.analysis.diagnose.nextstep import diagnosis
 from moeinspect.analysis.diagnose.provenance import (
@@ -55,6 +56,8 @@ def diagnose_zeros(trace: Trace, findings: tuple[Finding, ...]) -> list[Diagnosi
         return [_whole_output(trace, facts, shape)]
     if facts.draft and facts.overlap is not False and _is_verified(trace, unwritten):
         return [_verified(trace, unwritten)]
+    if (made := diagnose_made(trace, unwritten)) is not None:
+        return [made]
     return [_scattered(trace, facts, unwritten)]
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from moeinspect.analysis.findings import Finding
 from moeinspect.analysis.rules.constant_column import check_constant_column
 from moeinspect.analysis.rules.duplicates import check_duplicates
+from moeinspect.analysis.rules.equal_layers import check_equal_layers
 from moeinspect.analysis.rules.filler import check_filler
 from moeinspect.analysis.rules.id_cliff import check_id_cliff
 from moeinspect.analysis.rules.id_range import check_id_range
@@ -27,6 +28,7 @@ RULES = (
     check_repeated,
     check_stale,
     check_constant_column,
+    check_equal_layers,
     check_id_cliff,
 )
 """In the order in which they may count a cell."""

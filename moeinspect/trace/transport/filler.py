@@ -60,7 +60,7 @@ def filled(
         n = len(record.expert_ids)
         prompt = len(record.prompt_ids) - record.start_pos
         room = {"prompt": prompt - 1, "request": n, "padding": _LONGEST}.get(place, n // 2)
-        count = n if place == "request" else rows or int(rng.integers(1, max(1, min(_LONGEST, room)) + 1))
+        count = n if place == "request" else min(rows or int(rng.integers(1, _LONGEST + 1)), max(1, room))
         if place == "padding":
             record, first = with_appended_rows(record, count), n
         else:

@@ -144,7 +144,7 @@ def test_zero_layers_are_read_by_where_they_stand():
 def test_scattered_zeros_are_unknown():
     def change(record, number):
         ids = record.expert_ids.copy()
-        ids[[3, 30]] = 0
+        ids[[[3, 30], [0, 2, 3], [-2, -1]][number % 3]] = 0
         return {"expert_ids": ids}
 
     (one,) = diagnoses(spoiled(change))
@@ -160,9 +160,16 @@ def test_missing_and_surplus_rows():
         fields = ("validity", "origin", "worker", "step", "slot", "row_weight_version", "expert_ids")
         return {name: np.concatenate([getattr(record, name)] * 2) for name in fields}
 
-    assert causes(spoiled(cut)) == ["prompt-truncated|read-early"]
-    assert "double-concat|surplus-after-stop" in causes(spoiled(double))
-    assert "surplus-after-stop" in causes(spoiled(double, draft="builtin:tiny-draft"))
+    def more(record, number):
+        changed = double(record, number)
+        n = len(record.expert_ids)
+        changed["expert_ids"][n:] = np.roll(record.expert_ids, 7, axis=0)
+        return changed
+
+    assert causes(spoiled(cut)) == ["prompt-truncated|read-early|turn-gap"]
+    assert causes(spoiled(double))[0] == "double-concat"
+    assert "double-concat|surplus-after-stop" in causes(spoiled(more))
+    assert "surplus-after-stop" in causes(spoiled(more, draft="builtin:tiny-draft"))
 
 
 def test_ids_beyond_the_experts():

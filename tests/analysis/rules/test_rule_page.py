@@ -19,6 +19,7 @@ ORDER = [
     "repeated-rows",
     "stale-rows",
     "constant-column",
+    "equal-layers",
     "id-cliff",
 ]
 
@@ -38,7 +39,7 @@ def test_no_rule_is_named_in_the_code_and_missing_on_the_page():
     source = "".join(path.read_text(encoding="utf-8") for path in package.glob("*.py"))
     named = set(
         re.findall(
-            r'"((?:missing|surplus|id|partial|zero|duplicate|filler|repeated|stale|constant)-[a-z-]+)"',
+            r'"((?:missing|surplus|id|partial|zero|duplicate|filler|repeated|stale|constant|equal)-[a-z-]+)"',
             source,
         )
     )

@@ -1,0 +1,129 @@
+"""Answers of turns that were joined: `double-concat`, and `turn-gap` where rows were left out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from moeinspect.analysis.cells import gather
+from moeinspect.analysis.diagnose.facts import run_facts
+from moeinspect.analysis.diagnose.fillers import filler_reason
+from moeinspect.analysis.diagnose.mismatch import Mismatch
+from moeinspect.analysis.diagnose.nextstep import diagnosis
+from moeinspect.analysis.diagnose.provenance import requests_of_findings
+from moeinspect.analysis.diagnose.sources import Sources
+from moeinspect.analysis.diagnose.words import counted, of_all
+from moeinspect.analysis.findings import Diagnosis, Finding
+from moeinspect.analysis.requests import fed_rows
+from moeinspect.trace.schema import Trace
+
+_MOST = 0.8
+_ALIKE = 0.5
+"""Share of equal cells from which on rows are taken for the same: rounding turns over fewer."""
+_SEAM = 8
+"""Rows behind a seam that may be right by chance."""
+_LOOK = 2
+"""Rows that are compared where a join may be: a first answer may be that short."""
+
+
+def diagnose_surplus(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
+    """More rows than fed tokens: padding, answers that each begin at row 0, or rows past a stop."""
+    because = [f"{counted(len(findings), 'request')} with more rows than tokens that were fed"]
+    wanted = fed_rows(trace.requests)
+    beyond = np.zeros(len(trace.rows), dtype=bool)
+    numbers = requests_of_findings(trace, findings).tolist()
+    twice = 0
+    for number in numbers:
+        own, want = trace.row_range(number), int(wanted[number])
+        beyond[own.start + want : own.stop] = True
+        twice += _begins_again(trace.rows.expert_ids[own], own.stop - own.start - want)
+    if twice >= _MOST * len(numbers):
+        because.append(
+            f"in {of_all(twice, len(numbers), 'such request')} the last rows, as many as tokens were fed, "
+            "begin like the first ones: an answer for all tokens was appended to the rows that were there"
+        )
+        return diagnosis("double-concat", 0.95, because, trace)
+    if filler := filler_reason(trace, beyond):
+        because.append(f"the rows beyond hold what was never routed: {filler}")
+        return diagnosis("filler-as-real", 0.9, because, trace)
+    if run_facts(trace).draft:
+        because.append("a draft was configured: rows past the stop of an accepted run were kept")
+        return diagnosis("surplus-after-stop", 0.8, because, trace)
+    return diagnosis("double-concat|surplus-after-stop", 0.5, because, trace)
+
+
+def diagnose_joined(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
+    """`double-concat` cut to the tokens: from some row on a request holds its own first rows again."""
+    alignment = mismatch.alignment
+    bad = _bad_rows(mismatch)
+    touched, joined, lengths = 0, 0, []
+    for pair in np.unique(alignment.pair[bad]).tolist():
+        own = alignment.rows_of_pair(pair)
+        rows = mismatch.ids("a", np.arange(own.start, own.stop))
+        first = int(bad[own].argmax())
+        touched += 1
+        # The first rows behind the seam may happen to be right.
+        for length in range(first, max(_LOOK, first - _SEAM) - 1, -1):
+            if (rows[length:] == rows[:-length]).mean() >= _MOST:
+                joined += 1
+                lengths.append(length)
+                break
+    if not joined or joined < _MOST * touched or (len(set(lengths)) == 1 and joined > 1):
+        return None  # one length for all requests is a shift of rows
+    because = [
+        f"in {of_all(joined, touched, 'affected request')} the first rows stand twice: after "
+        f"{min(lengths)} to {max(lengths)} right rows the beginning comes again, up to the number of tokens",
+    ]
+    return diagnosis("double-concat", 0.93, because, mismatch.a)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """Shares of equal cells of A's first and last rows with B's."""
+
+    first: float
+    last: float
+
+
+def diagnose_left_out(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
+    """`turn-gap` with fewer rows: a request begins and ends like the baseline's."""
+    numbers = {int(n) for n in requests_of_findings(mismatch.a, mismatch.found("missing-rows"))}
+    partners = dict(mismatch.alignment.pairing.pairs)
+    ends = [_ends(mismatch, a, partners[a]) for a in sorted(numbers) if a in partners]
+    inner = [end for end in ends if end is not None and min(end.first, end.last) >= _ALIKE]
+    if not inner or len(inner) < _MOST * len(ends):
+        return None
+    because = [
+        f"{of_all(len(inner), len(ends), 'request')} with fewer rows than tokens begin and end with the "
+        "right rows: rows are missing in between, and those behind the gap stand too early",
+    ]
+    return diagnosis("turn-gap", 0.93, because, mismatch.a)
+
+
+def _ends(mismatch: Mismatch, a: int, b: int) -> _Ends | None:
+    alignment = mismatch.alignment
+    own, right = alignment.a.row_range(a), alignment.b.row_range(b)
+    length, full = own.stop - own.start, right.stop - right.start
+    if not _LOOK <= length < full or alignment.a.requests.start_pos[a] != alignment.b.requests.start_pos[b]:
+        return None
+    look = np.arange(min(_LOOK, length))
+
+    def alike(a_row: int, b_row: int) -> float:
+        ours = gather(alignment.a.rows.expert_ids, a_row + look, alignment.a_axis)
+        theirs = gather(alignment.b.rows.expert_ids, b_row + look, alignment.b_axis)
+        return float((ours == theirs).mean())
+
+    return _Ends(alike(own.start, right.start), alike(own.stop - len(look), right.stop - len(look)))
+
+
+def _begins_again(rows: NDArray[np.integer], at: int) -> bool:
+    """Whether the rows from `at` on begin like the first ones."""
+    look = min(_LOOK, at, len(rows) - at)
+    return look > 0 and bool((rows[at : at + look] == rows[:look]).mean() >= _ALIKE)
+
+
+def _bad_rows(mismatch: Mismatch) -> NDArray[np.bool_]:
+    compared = np.maximum(1, mismatch.comparison.cells.compared.sum(axis=1))
+    return np.asarray(mismatch.cells.sum(axis=1) >= _ALIKE * compared)
