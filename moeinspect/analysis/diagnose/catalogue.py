@@ -276,7 +276,7 @@ CAUSES: dict[str, Cause] = {
         "--disable-overlap-schedule, --disable-cuda-graph and --disable-radix-cache, one after another, and "
         "compare again",
         vllm="leave out --speculative-config and --kv-transfer-config and add --no-async-scheduling, "
-        "--enforce-eager and --no-enable-prefix-caching, one after another, and compare again",
+        "--enforce-eager and (up to 0.30) --no-enable-prefix-caching, one after another, and compare again",
     ),
 }
 """By name of the fault catalogue; `numerics`, `tokens-diverged` and `unknown` beside them."""

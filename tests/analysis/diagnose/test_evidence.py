@@ -9,8 +9,9 @@ from analysis.diagnose.faultytraces import PROMPT, baseline, foreign, records, s
 from moeinspect.analysis.check import check_report
 from moeinspect.analysis.compare import diff_report
 from moeinspect.analysis.diagnose.catalogue import CAUSES
-from moeinspect.analysis.diagnose.evidence import NEEDS, ROWS, RULE, SLOTS
-from moeinspect.analysis.diagnose.facts import RunFacts
+from moeinspect.analysis.diagnose.evidence import NEEDS, ROWS, RULE, SLOTS, less_evidence
+from moeinspect.analysis.diagnose.facts import RunFacts, run_facts
+from moeinspect.analysis.findings import Diagnosis
 
 
 def notes(report):
@@ -38,6 +39,39 @@ def test_an_unsure_cause_of_foreign_answers_names_what_is_missing_and_what_it_ta
     }
     for part in ("disaggregation and overlap", "server's arguments", "worker, step and origin", "capture`"):
         assert part in note.message
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        ("sglang", ("disaggregation_mode and disable_overlap_schedule", "server_args")),
+        ("vllm", ("kv_transfer_config and async_scheduling", "non-default args")),
+    ],
+)
+def test_switches_are_asked_for_in_the_words_of_the_engine(engine, words):
+    one = without_config(zero_prompts())
+    (note,) = notes(check_report([replace(one, run=replace(one.run, engine=engine))]))
+    assert all(part in note.message for part in words)
+    (unknown,) = notes(check_report([replace(one, run=replace(one.run, engine="another"))]))
+    assert not any(part in unknown.message for part in words)
+    assert "server's arguments; a trace keeps them in run_config" in unknown.message
+
+
+@pytest.mark.parametrize("arguments", [{}, {"enable_return_routed_experts": True}])
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_nothing_that_the_trace_tells_is_asked_for(engine, arguments):
+    """Every cause at once: only what `RunFacts` do not know is missing, and nothing that no one can tell."""
+    one = zero_prompts()
+    one = replace(one, run=replace(one.run, engine=engine, run_config=arguments))
+    (note,) = less_evidence([one], [Diagnosis("|".join(NEEDS), 0.1, (), "", "")])
+    facts, missing = run_facts(one), set(note.evidence["missing"])
+    assert missing - {ROWS, SLOTS} <= {
+        field.name for field in fields(RunFacts) if getattr(facts, field.name) is None
+    }
+    assert {"draft", "disagg", "tp_size"} & missing == (
+        set() if arguments else {"draft", "disagg", "tp_size"}
+    )
+    assert ("mixed_opt_in" in missing) == (engine == "sglang")
 
 
 def test_what_the_trace_does_hold_is_not_asked_for():
