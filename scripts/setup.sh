@@ -22,6 +22,6 @@ if [ ! -x .venv/bin/python ]; then
     rm -rf .venv
     "$python" -m venv .venv
 fi
-.venv/bin/python -m pip install -qq --disable-pip-version-check \
+.venv/bin/python -m pip install -qq --disable-pip-version-check --no-compile \
     --constraint constraints.txt --editable ".${extra:+[$extra]}"
 echo "$state" > "$ready"

@@ -131,7 +131,7 @@ def draw_steps(vocab, num_dp, seed):
     """Forwards of each data-parallel rank: chunks, single tokens, verify-like runs; now and then no rows."""
     rng = random.Random(seed)
     requests = [
-        [[rng.randrange(vocab) for _ in range(rng.randint(1, 40))] for _ in range(3)] for _ in range(num_dp)
+        [[rng.randrange(vocab) for _ in range(rng.randint(1, 24))] for _ in range(3)] for _ in range(num_dp)
     ]
     done = [[0] * 3 for _ in range(num_dp)]
     steps = []
@@ -145,8 +145,8 @@ def draw_steps(vocab, num_dp, seed):
 
 
 def _draw_step(rng, requests, done):
-    size = rng.choice([1, 5, 40])
-    mode = {1: ForwardMode.DECODE, 5: ForwardMode.VERIFY, 40: ForwardMode.PREFILL}[size]
+    size = rng.choice([1, 5, 16])
+    mode = {1: ForwardMode.DECODE, 5: ForwardMode.VERIFY, 16: ForwardMode.PREFILL}[size]
     parts = []
     for i, ids in enumerate(requests):
         if done[i] < len(ids) and rng.random() < 0.7:

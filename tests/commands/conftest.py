@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import target_only_once
 
 from moeinspect import cli
 
@@ -34,8 +35,9 @@ class Done:
 
 @pytest.fixture
 def run(capfd, tmp_path, monkeypatch):
-    """Runs a command line in an empty folder, in this process."""
+    """Runs a command line in an empty folder, in this process; see `target_only_once`."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(target_only_once.LocalRuntime, "generate", target_only_once.generate)
 
     def run(*argv: object) -> Done:
         capfd.readouterr()
@@ -78,11 +80,11 @@ class Spawned:
         """What Ctrl-C does on a terminal: the signal goes to the whole foreground group."""
         os.killpg(self.process.pid, number)
 
-    def wait(self, timeout: float = 60) -> int:
+    def wait(self, timeout: float = 180) -> int:
         """Waits for the exit of the command itself and returns its status."""
         return self.process.wait(timeout=timeout)
 
-    def finish(self, timeout: float = 60) -> Done:
+    def finish(self, timeout: float = 180) -> Done:
         """Waits for the end of the command."""
         stdout, stderr = self.process.communicate(timeout=timeout)
         return Done(self.process.returncode, stdout, stderr)
@@ -119,7 +121,7 @@ def spawn(tmp_path):
         command.process.wait()
 
 
-def eventually(condition, timeout: float = 30.0) -> bool:
+def eventually(condition, timeout: float = 120.0) -> bool:
     """Whether `condition()` comes true in time."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:

@@ -43,6 +43,7 @@ def trace(recorded, tmp_path):
     return "a.h5"
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("running", "chunk", "temperature"),
     [(1, 8, 1), (4, 64, 0), (4, 8, 0), (16, 64, 1), (16, 8, 0), (1, 64, 0)],

@@ -52,6 +52,7 @@ def test_several_samples_of_one_prompt(captured, options):
     assert trace.run.run_config["request_seeds"] == {"2": 5}
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("options", [[], ["--disagg"], ["--draft", "builtin:tiny-draft"]], ids=" ".join)
 def test_requests_that_do_not_ask_for_their_routed_experts(captured, options):
     lines = [{**line, "return_routed_experts": i % 2 == 0} for i, line in enumerate(LINES)]
@@ -76,15 +77,18 @@ def test_a_shared_prefix_is_computed_once(captured):
     assert not captured("--no-prefix-cache", lines=lines).requests.cached_tokens.any()
 
 
-@pytest.mark.parametrize("slots", [0, 1024], ids=["no host tier", "host tier"])
+@pytest.mark.parametrize(
+    "slots", [0, pytest.param(1024, marks=pytest.mark.long)], ids=["no host tier", "host tier"]
+)
 def test_prefixes_that_make_room(run, slots, tmp_path):
-    done = run("capture", "--traffic", "shared-prefixes", "--host-kv-slots", slots, "-o", "t.h5")
+    options = ["--max-new-tokens", 8, "--host-kv-slots", slots]
+    done = run("capture", "--traffic", "shared-prefixes", *options, "-o", "t.h5")
     assert done.status == 0
     assert (run("diff", "t.h5").status, "from the prefix cache" in done.stdout) == (0, True)
     assert read_trace(tmp_path / "t.h5").run.run_config["max_running_requests"] == 2
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     "options",
     [
@@ -102,6 +106,7 @@ def test_a_switch_changes_nothing_that_is_recorded(captured, options):
     captured(*options)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("options", [[], ["--disagg"], ["--draft", "builtin:tiny-draft"]], ids=" ".join)
 def test_requests_for_no_token_have_a_row_for_each_prompt_token(captured, options):
     trace = captured(*options, lines=[{**LINES[2], "max_new_tokens": 0}, LINES[3]])
@@ -116,6 +121,7 @@ def test_a_run_for_no_token_at_all(captured):
     assert not trace.requests.output_len.any()
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("options", [[], ["--disagg"], ["--draft", "builtin:tiny-draft"]], ids=" ".join)
 def test_stop_tokens_end_a_request_and_are_its_last_token(captured, options):
     stops = list(range(0, 1024, 3))
@@ -131,6 +137,7 @@ def test_stop_tokens_end_a_request_and_are_its_last_token(captured, options):
 UPDATES = ["--weight-update", "4:builtin:tiny-updated", "--weight-update", "9:builtin:tiny"]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "options",
     [[], ["--no-overlap"], ["--draft", "builtin:tiny-draft"], ["--temperature", "1", "--no-prefix-cache"]],
@@ -165,6 +172,7 @@ def test_weights_of_another_shape_are_refused_before_the_run(run, tmp_path):
     )
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("options", [[], ["--disagg"], ["--draft", "builtin:tiny-draft"]], ids=" ".join)
 def test_stop_strings_end_a_request(run, options, tmp_path):
     argv = ["--stop", "e", "--stop", "self", "--max-new-tokens", 20, "-o", "t.h5", *options]
@@ -179,6 +187,7 @@ def test_stop_strings_end_a_request(run, options, tmp_path):
     assert run("diff", "t.h5").status == 0
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("options", [[], ["--disagg"], ["--draft", "builtin:tiny-draft"]], ids=" ".join)
 def test_clients_that_go_away(captured, options):
     lines = [
@@ -197,6 +206,7 @@ def test_clients_that_go_away(captured, options):
         )
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("options", [[], ["--disagg"], ["--no-overlap"], ["--graph"]], ids=" ".join)
 def test_draft_trees(captured, options):
     trace = captured("--draft", "builtin:tiny-draft", "--draft-topk", 2, *options)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from machine import slowdown
 
 from moeinspect.errors import InputError
 from moeinspect.trace.reader import read_trace
@@ -69,12 +70,12 @@ def test_ctrl_c_exits_130_in_two_seconds_and_leaves_no_process(
     pressed = time.monotonic()
     command.signal_all(signal.SIGINT)
     command.wait()
-    assert time.monotonic() - pressed < 2
+    assert time.monotonic() - pressed < 2 * slowdown()
     done = command.finish()
     kept = len(read_trace(tmp_path / "t.h5").requests)
     said = f"t.h5 holds the requests that had ended: {kept}\nmoeinspect: error: interrupted\n"
     assert (done.status, done.stdout, done.stderr) == (130, "", said)
-    assert eventually(lambda: not command.alive(), timeout=10)
+    assert eventually(lambda: not command.alive(), timeout=10 * slowdown())
     assert_right(tmp_path / "t.h5", reference, at_least=len(FIRST))
 
 
@@ -88,7 +89,7 @@ def test_ctrl_c_leaves_no_temporary_folder(spawn, prompts, eventually, tmp_path,
         assert list(Path(folder).iterdir())
         command.signal_all(signal.SIGINT)
         assert command.finish().status == 130
-        assert eventually(lambda: not list(Path(folder).iterdir()), timeout=10)
+        assert eventually(lambda: not list(Path(folder).iterdir()), timeout=10 * slowdown())
 
 
 def test_sigterm_ends_the_run_like_ctrl_c(spawn, prompts, eventually, reference, tmp_path):
@@ -96,13 +97,13 @@ def test_sigterm_ends_the_run_like_ctrl_c(spawn, prompts, eventually, reference,
     assert eventually(lambda: ended(tmp_path / "t.h5") >= 1)
     command.process.send_signal(signal.SIGTERM)
     assert command.finish().status == 130
-    assert eventually(lambda: not command.alive(), timeout=10)
+    assert eventually(lambda: not command.alive(), timeout=10 * slowdown())
     assert_right(tmp_path / "t.h5", reference)
 
 
 def test_ctrl_c_while_everything_is_being_imported_exits_130(spawn, prompts, eventually):
     command = start(spawn, prompts)
-    assert eventually(lambda: b"libtorch" in maps(command.process.pid), timeout=20)
+    assert eventually(lambda: b"libtorch" in maps(command.process.pid))
     command.signal_all(signal.SIGINT)
     done = command.finish()
     assert (done.status, done.stderr) == (130, "moeinspect: error: interrupted\n")
@@ -114,13 +115,15 @@ def maps(pid):
         return file.read()
 
 
-@pytest.mark.parametrize("options", [[], DISAGG], ids=["unified", "disagg"])
+@pytest.mark.parametrize(
+    "options", [pytest.param([], marks=pytest.mark.long), DISAGG], ids=["unified", "disagg"]
+)
 def test_sigkill_leaves_a_right_file_and_no_process(spawn, prompts, eventually, reference, tmp_path, options):
     command = start(spawn, prompts, *options)
     assert eventually(lambda: ended(tmp_path / "t.h5") >= 1)
     command.process.kill()
     assert command.finish().status == -signal.SIGKILL
-    assert eventually(lambda: not command.alive(), timeout=10)
+    assert eventually(lambda: not command.alive(), timeout=10 * slowdown())
     assert_right(tmp_path / "t.h5", reference)
 
 
@@ -133,7 +136,10 @@ def worker_pids(path, command):
 
 @pytest.mark.parametrize(
     ("number", "said"),
-    [(signal.SIGKILL, "killed by signal 9"), (signal.SIGSTOP, "not been heard of for 3 s")],
+    [
+        pytest.param(signal.SIGKILL, "killed by signal 9", marks=pytest.mark.long),
+        (signal.SIGSTOP, "not been heard of for 3 s"),
+    ],
 )
 def test_a_worker_that_dies_or_hangs_is_trouble_and_what_had_ended_is_kept(
     spawn, prompts, eventually, reference, tmp_path, monkeypatch, number, said
@@ -142,10 +148,10 @@ def test_a_worker_that_dies_or_hangs_is_trouble_and_what_had_ended_is_kept(
     command = start(spawn, prompts, *DISAGG)
     assert eventually(lambda: ended(tmp_path / "t.h5") >= 1)
     os.kill(worker_pids(tmp_path / "t.h5", command)[-1], number)
-    done = command.finish(timeout=20)
+    done = command.finish()
     assert done.status == 2
     assert said in done.error
-    assert eventually(lambda: not command.alive(), timeout=10)
+    assert eventually(lambda: not command.alive(), timeout=10 * slowdown())
     assert_right(tmp_path / "t.h5", reference)
 
 
@@ -154,7 +160,7 @@ def test_sigkill_leaves_no_worker_that_is_stopped(spawn, prompts, eventually, tm
     assert eventually(lambda: ended(tmp_path / "t.h5") >= 1)
     os.kill(worker_pids(tmp_path / "t.h5", command)[0], signal.SIGSTOP)
     command.process.kill()
-    assert eventually(lambda: not command.alive(), timeout=10)
+    assert eventually(lambda: not command.alive(), timeout=10 * slowdown())
 
 
 def limited(argv, cwd, limit_bytes):
@@ -175,7 +181,9 @@ def limited(argv, cwd, limit_bytes):
 
 
 def test_a_file_that_cannot_grow_keeps_what_had_ended(prompts, reference, tmp_path):
-    argv = ["capture", "--prompts", prompts(*FIRST, *LONG), "-o", "t.h5", "--ignore-eos"]
+    wide = [{"id": f"wide-{i}", "input_ids": list(range(1, 800)), "max_new_tokens": 1} for i in range(40)]
+    argv = ["capture", "--prompts", prompts(*FIRST, *wide), "-o", "t.h5", "--ignore-eos"]
+    argv += ["--max-running-requests", len(FIRST)]
     done = limited(argv, tmp_path, 500_000)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("moeinspect: error: cannot write t.h5: ")

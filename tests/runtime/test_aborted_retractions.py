@@ -22,7 +22,7 @@ def whole():
     return target_only(RunConfig(), PROMPTS)
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("moment", ["waiting", "computing-again"])
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("prefix_cache", [True, False])

@@ -23,7 +23,7 @@ def expected(prompts, config=PLAIN):
     return target_only(config, prompts)
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(2)
 @ways
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_samples_of_one_request_are_told_apart(way, stream):
@@ -34,7 +34,7 @@ def test_samples_of_one_request_are_told_apart(way, stream):
     assert {ended.key for ended in seen.values()} == {prompt.key for prompt in prompts}
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(2)
 @ways
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_requests_that_did_not_ask_get_their_tokens_and_no_rows(way, stream):
@@ -53,7 +53,7 @@ def test_requests_that_did_not_ask_get_their_tokens_and_no_rows(way, stream):
             assert ended.weights.shape == ended.expert_ids.shape and (ended.step == -1).all()
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(2)
 @ways
 @pytest.mark.parametrize("draft", [None, DRAFT], ids=["plain", "draft"])
 def test_stops_end_a_request_where_target_only_ends_it(way, draft):
@@ -71,6 +71,7 @@ def test_stops_end_a_request_where_target_only_ends_it(way, draft):
     assert_identical(run(RunConfig(draft=draft, **way), prompts), want)
 
 
+@pytest.mark.quick(2)
 @ways
 def test_a_request_for_no_token_returns_every_prompt_row(way):
     prompts = [replace(prompt, max_new_tokens=0) if i % 2 else prompt for i, prompt in enumerate(PROMPTS)]
@@ -83,7 +84,7 @@ def test_a_request_for_no_token_returns_every_prompt_row(way):
         assert seen[prompt.id].finish_reason == "length" and len(seen[prompt.id].output_ids) == 0
 
 
-@pytest.mark.quick(5)
+@pytest.mark.quick(3)
 @ways
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("abort_after", [0, 1, 4])
@@ -103,7 +104,7 @@ def test_a_client_that_goes_away_gets_what_was_done_and_disturbs_nobody(way, ove
         assert (have.step >= 0).all()
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", range(3))
 @ways
 def test_aborts_at_any_moment_leave_no_slot_behind(way, seed):

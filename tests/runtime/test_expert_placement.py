@@ -17,7 +17,7 @@ def healthy(dtype):
     return target_only(RunConfig(dtype=dtype), PROMPTS)
 
 
-@pytest.mark.quick(5)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
     "options",
@@ -53,7 +53,7 @@ def healthy_shared(dtype):
     return target_only(RunConfig(model=SHARED, dtype=dtype), PROMPTS)
 
 
-@pytest.mark.quick(5)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
     "options",

@@ -31,6 +31,7 @@ def wrong_cells(fault, **options):
     return seen, out
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("options", [{}, {"draft": DRAFT}, {"chunked_prefill_size": 8}])
 def test_skip_finalize_prefill_leaves_exactly_the_prompt_rows_zero(options):
     seen, wrong = wrong_cells("skip-finalize-prefill", **options)
@@ -58,6 +59,7 @@ def test_without_its_triggers_a_fault_changes_nothing(fault, options):
     assert_identical(seen, healthy())
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("options", [{}, {"overlap": False}, {"disagg": True}, {"chunked_prefill_size": 8}])
 def test_draft_capture_puts_the_drafts_choices_into_its_layers_and_no_other(options):
     seen, wrong = wrong_cells("draft-capture", **options)
@@ -96,6 +98,7 @@ def test_no_merge_returns_a_former_owners_rows_on_slots_that_are_used_again():
     assert all(row.tobytes() in former for rows in prompt_rows for row in rows if row.any())
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("options", [{}, {"draft": DRAFT}, {"disagg": True}])
 def test_buffer_reuse_stores_the_next_steps_rows(options):
     _, wrong = wrong_cells("buffer-reuse", ignore_eos=False, **options)

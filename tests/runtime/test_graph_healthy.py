@@ -19,7 +19,7 @@ def baseline(dtype="float32", **options):
     return target_only(RunConfig(dtype=dtype, **options), PROMPTS)
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
     "options",
@@ -48,6 +48,7 @@ def test_random_schedules_give_the_bits_of_target_only(seed):
     assert_identical(run(config, PROMPTS, policy=RandomPolicy(seed)), baseline())
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("options", [{"draft": DRAFT}, {"draft": DRAFT, "disagg": True}])
 def test_random_delays_on_every_stream_change_nothing(options):
     config = RunConfig(graph=True, temperature=1.0, seed=3, **options)

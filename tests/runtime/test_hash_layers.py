@@ -42,7 +42,7 @@ def test_hash_layers_hold_the_experts_of_the_token_and_an_infinite_margin():
         assert np.allclose(ended.weights.sum(-1), 1, atol=1e-6)
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
     "options",
@@ -79,7 +79,7 @@ def test_without_its_opt_out_a_drafts_own_tables_are_captured():
     assert np.concatenate(wrong).mean() > 0.95
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "options",
     [{}, {"draft": DRAFT, "graph": True}, {"disagg": True}, {"backend": "bypass", "overlap": False}],

@@ -27,7 +27,7 @@ def config(dtype, sampled, **options):
     return RunConfig(dtype=dtype, **base, **options)
 
 
-@pytest.mark.quick(10)
+@pytest.mark.quick(7)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "sampled"])
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_every_way_to_run_gives_the_bits_of_target_only(dtype, sampled, options)
     assert_identical(run(config(dtype, sampled, **options), PROMPTS), baseline(dtype, sampled))
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", range(8))
 def test_random_schedules_give_the_bits_of_target_only(seed):
     draft = DRAFT if seed % 2 else None
@@ -61,7 +61,7 @@ def test_random_schedules_give_the_bits_of_target_only(seed):
     assert_identical(seen, baseline("float32", seed % 3 == 0))
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(
     "options", [{"draft": DRAFT}, {"draft": DRAFT, "disagg": True}], ids=["unified", "disagg"]
@@ -78,6 +78,7 @@ def test_every_prompt_alone_gives_the_bits_of_the_batch():
     assert_identical(alone, baseline("float32", False))
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("options", [{}, {"draft": DRAFT}, {"disagg": True, "draft": DRAFT}])
 def test_slots_that_are_used_again_hold_the_rows_of_their_new_owner(options):
     need = max(len(p.prompt_ids) + p.max_new_tokens for p in PROMPTS) + 16

@@ -7,7 +7,7 @@ from switches import SWITCHES, pairwise
 QUICK = [c for c in sample_of(2026, 90) if c.num_processes <= 2][:16]
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("choice", QUICK, ids=str)
 def test_a_random_configuration_gives_the_bits_of_target_only(choice):
     rows, found = differences(choice, seed=1)

@@ -22,7 +22,7 @@ MODES = {
 }
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ["qwen3_moe", "qwen3_moe-hubstyle"])
 def test_sets_weights_and_tokens_are_those_of_transformers(name, mode):

@@ -18,7 +18,7 @@ def total(seen, field):
     return sum(getattr(ended, field) for ended in seen.values())
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "sampled"])
 @pytest.mark.parametrize(
     "options",
@@ -54,7 +54,7 @@ def test_a_cached_row_names_the_step_and_the_slot_of_the_request_that_computed_i
     assert total(seen, "cached_tokens") > 0
 
 
-@pytest.mark.quick(5)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(
     "options",
     [
@@ -76,7 +76,7 @@ def test_preempted_requests_go_on_as_if_nothing_had_happened(options):
     assert total(seen, "num_retractions") > 0
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_random_schedules_with_few_slots_change_nothing(seed):
     options = {"draft": DRAFT if seed % 2 else None, "overlap": seed % 3 != 0}
@@ -107,6 +107,7 @@ def test_a_prefix_that_comes_back_from_the_host_brings_its_rows_into_other_slots
 # Ends
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("options", [{}, {"draft": DRAFT}, {"disagg": True, "draft": DRAFT}], ids=str)
 def test_a_request_without_new_tokens_gets_a_row_for_every_prompt_token(options):
     prompts = [
@@ -122,7 +123,7 @@ def test_a_request_without_new_tokens_gets_a_row_for_every_prompt_token(options)
         assert ended.expert_ids.tobytes() == want.expert_ids[:n].tobytes()
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("options", [{"overlap": False}, {"draft": DRAFT}, {"draft": DRAFT, "disagg": True}])
 @pytest.mark.parametrize("place", [0, 1, 3])
 def test_a_stop_token_ends_a_request_also_inside_an_accepted_run(place, options):
@@ -135,6 +136,7 @@ def test_a_stop_token_ends_a_request_also_inside_an_accepted_run(place, options)
         assert ended.expert_ids.tobytes() == want.expert_ids[: len(prompt.prompt_ids) + first].tobytes()
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("options", [{}, {"draft": DRAFT}, {"draft": DRAFT, "disagg": True}])
 def test_a_stop_string_ends_a_request_at_the_token_that_completes_it(options):
     with LocalRuntime(config()) as runtime:
@@ -156,7 +158,7 @@ def test_a_stop_string_ends_a_request_at_the_token_that_completes_it(options):
         assert len(ended.expert_ids) == len(prompt.prompt_ids) + kept - 1
 
 
-@pytest.mark.quick(5)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     "options", [{"overlap": False}, {}, {"draft": DRAFT}, {"disagg": True, "draft": DRAFT}], ids=str
 )
@@ -210,6 +212,7 @@ def test_rows_from_before_a_weight_update_are_those_of_the_old_weights():
     assert total(seen, "num_retractions") > 0
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("options", [{"overlap": False}, {"draft": DRAFT}, {"graph": True}], ids=str)
 def test_a_weight_update_works_in_every_loop(options):
     shared = {"max_running_requests": 4, "weight_updates": ((7, UPDATED), (11, "builtin:tiny"))}

@@ -36,7 +36,7 @@ def as_configured(fault, **options):
         return {ended.id: ended for ended in runtime.generate(PROMPTS)}
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(3)
 @past_the_opt_out
 @pytest.mark.parametrize(
     "options", [{}, {"overlap": False}, {"graph": True}, {"disagg": True}, {"chunked_prefill_size": 8}]
@@ -50,7 +50,7 @@ def test_the_drafts_choices_stand_in_its_layers_and_no_other(fault, options):
     assert wrong[:, DRAFT_COLUMNS].mean() > 0.95
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(2)
 @past_the_opt_out
 @pytest.mark.parametrize(
     "options",
@@ -71,7 +71,7 @@ def test_a_draft_with_another_top_k_is_refused(fault):
         _check_draft_capture(RunConfig(faults=(fault,), draft="x"), 4, 2)
 
 
-@pytest.mark.quick(5)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("fault", ["kernel-uncaptured", "init-order"])
 @pytest.mark.parametrize(
     "options",
@@ -112,6 +112,7 @@ def test_the_fused_backend_is_turned_on_unless_another_was_asked_for():
         assert any("does nothing in this run: it needs --backend bypass" in note for note in notes)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "options", [{}, {"draft": DRAFT, "graph": True}, {"disagg": True}, {"temperature": 1.0}]
 )

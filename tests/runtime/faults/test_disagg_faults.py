@@ -33,7 +33,7 @@ def as_configured(config, prompts):
         return {ended.id: ended for ended in runtime.generate(prompts)}
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "options",
     [{}, {"overlap": False}, {"draft": DRAFT}, SEVERAL, {"transfer": "gloo"}, {"stream": True}],
@@ -66,6 +66,7 @@ def test_merge_misaligned_changes_nothing_where_prompts_fill_their_pages():
     assert_identical(run(RunConfig(faults=("merge-misaligned",)), prompts), target_only(RunConfig(), prompts))
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("fault", ["no-merge", "skip-finalize-prefill"])
 @pytest.mark.parametrize("transfer", ["shm", "gloo"])
 def test_prompt_rows_are_zero_with_several_workers_too(fault, transfer):
@@ -76,6 +77,7 @@ def test_prompt_rows_are_zero_with_several_workers_too(fault, transfer):
         assert (seen[name].expert_ids[prompt_len:] == want.expert_ids[prompt_len:]).all()
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_batch_index_swap_hands_each_request_the_rows_of_the_next_that_asked(overlap, stream):
@@ -91,6 +93,7 @@ def test_batch_index_swap_hands_each_request_the_rows_of_the_next_that_asked(ove
             assert (have.expert_ids != own.expert_ids).any()
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("options", [{}, {"transfer": "gloo"}, {"overlap": False}])
 def test_batch_index_swap_between_decode_workers_and_balancer_swaps_output_rows(options):
     seen = run(RunConfig(faults=("batch-index-swap",), disagg=True, **options), MIXED)

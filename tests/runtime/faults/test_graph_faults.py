@@ -51,6 +51,7 @@ def test_without_its_triggers_a_fault_changes_nothing(fault, options):
     assert_identical(seen, healthy())
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("options", [{}, {"overlap": False}, {"disagg": True}, {"backend": "bypass"}])
 def test_a_late_opt_out_leaves_the_drafts_choices_in_replayed_steps(options):
     """A draft has no prefill graphs, so prompt rows stay right."""
@@ -68,6 +69,7 @@ def test_a_late_opt_out_holds_where_no_graph_fits(monkeypatch):
     assert not np.concatenate(list(wrong.values())).any()
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("options", [{}, {"overlap": False}, {"disagg": True}, {"draft": DRAFT}])
 def test_padding_stands_under_the_slots_of_the_chunk_before(options):
     """45 tokens in chunks of 32: the second has 13 rows and replays the graph of 16."""
@@ -96,7 +98,7 @@ def test_chunks_that_fill_their_graphs_have_no_padding():
     assert not wrong["long"].any()
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "options",
     [

@@ -41,6 +41,7 @@ def rows_of_file(seen):
     return {row.tobytes() for ended in seen.values() for row in ended.expert_ids}
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("options", [{}, {"draft": DRAFT}, {"disagg": True}], ids=str)
 def test_read_early_loses_the_rows_of_the_last_step_and_no_other(options):
     seen = with_fault("read-early", **options)
@@ -84,6 +85,7 @@ def test_stale_slot_in_a_decode_worker_that_restores_preempted_requests():
         assert not rows[: len(ended.prompt_ids)].any()
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("without", [{"host_kv_slots": 0}, {"prefix_cache": False}, {"num_kv_slots": 2000}])
 def test_stale_slot_needs_kv_that_was_moved(without):
     assert_identical(with_fault("stale-slot", **HOST | without), healthy())
@@ -107,6 +109,7 @@ def test_surplus_after_stop_returns_rows_of_tokens_that_were_dropped():
     assert set(surplus.values()) <= set(range(5)) and max(surplus.values()) > 0
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("options", [{}, {"disagg": True}], ids=str)
 def test_surplus_after_stop_needs_a_draft(options):
     prompts = stopped_at(PROMPTS, 2)
@@ -117,6 +120,7 @@ def test_surplus_after_stop_needs_a_stop():
     assert_identical(with_fault("surplus-after-stop", draft=DRAFT, ignore_eos=True), healthy())
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("options", [{}, {"draft": DRAFT}, {"disagg": True}], ids=str)
 def test_prefill_only_short_cuts_the_last_prompt_row_where_nothing_was_sampled(options):
     prompts = [PromptRequest(p.id, p.prompt_ids, 3 * (i % 2)) for i, p in enumerate(PROMPTS)]
@@ -136,6 +140,7 @@ def test_prefill_only_short_needs_a_request_without_new_tokens():
 UPDATE = {"max_running_requests": 4, "weight_updates": ((9, UPDATED),), "prefix_cache": True}
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("options", [{}, {"draft": DRAFT}, {"overlap": False}], ids=str)
 def test_retract_reroute_gives_rows_of_the_new_weights_to_tokens_of_the_old(options):
     expected = run(RunConfig(**UPDATE, **options), PROMPTS)

@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from machine import slowdown
 from runtime_harness import DRAFT, requests
 
 from moeinspect.errors import EngineError
@@ -50,7 +51,7 @@ def test_a_worker_that_is_killed_is_named(side, moment, options, monkeypatch):
             ended.append(request)
             if len(ended) == 1:
                 kill(name)
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 20 * slowdown()
     assert workers() == {}
     assert len(ended) < len(PROMPTS)
     assert all(len(r.expert_ids) == len(r.prompt_ids) + len(r.output_ids) - 1 for r in ended)
@@ -83,7 +84,7 @@ def test_a_worker_that_dies_in_a_transfer_over_gloo_is_named(name, tmp_path, mon
         LocalRuntime(config, jitter=DieInTransfer(name)) as runtime,
     ):
         list(runtime.generate(PROMPTS))
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 20 * slowdown()
     assert workers() == {} and list(tmp_path.iterdir()) == []
 
 
@@ -100,7 +101,7 @@ def test_ctrl_c_ends_workers_that_hang(transfer):
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         started = time.monotonic()
         list(answers)
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 3 * slowdown()
     assert workers() == {}
 
 
@@ -135,7 +136,7 @@ def test_a_run_that_is_left_early_ends_its_workers_in_bounded_time():
     with LocalRuntime(RunConfig(disagg=True, ignore_eos=True)) as runtime:
         next(iter(runtime.generate(PROMPTS)))
         started = time.monotonic()
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 2 * slowdown()
     assert workers() == {}
 
 

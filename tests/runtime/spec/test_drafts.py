@@ -40,7 +40,7 @@ def accepted_share(seen):
     return sum(e.num_accepted for e in seen.values()) / sum(e.num_drafted for e in seen.values())
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "sampled, options",
@@ -65,7 +65,7 @@ def test_bfloat16_gives_the_bits_of_target_only(kind):
     assert_identical(seen, baseline(kind, True, "bfloat16"))
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", range(2))
 def test_random_schedules_give_the_bits_of_target_only(kind, seed):
@@ -74,7 +74,7 @@ def test_random_schedules_give_the_bits_of_target_only(kind, seed):
     assert_identical(seen, baseline(kind, seed > 0))
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("disagg", [False, True], ids=["unified", "disagg"])
 def test_random_delays_on_every_stream_change_nothing(kind, disagg):
@@ -82,7 +82,7 @@ def test_random_delays_on_every_stream_change_nothing(kind, disagg):
     assert_identical(seen, baseline(kind, True))
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_cached_prefixes_and_retractions_give_the_bits_of_target_only(kind):
     options = {"model": KINDS[kind].get("model", "builtin:tiny"), "ignore_eos": True}
