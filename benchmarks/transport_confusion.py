@@ -71,7 +71,7 @@ VARIANTS: dict[str, dict[str, Change]] = {
         "one layer added": lambda trace, rng: aliased_prediction_layers(trace, added=True),
     },
 }
-"""Forms of a fault by what upstream did; a fault that is not here has the one that its name gives."""
+"""Forms of a fault by what upstream did; a fault that is not here names its own."""
 
 NOT_IN_ONE_TRACE = re.compile(
     "row-shift|replay-noop|cp-slice|double-concat cut|turn-gap missing"
@@ -151,7 +151,7 @@ def _judge(job: tuple[int, int], faults: list[str]) -> list[Outcome]:
     noisy = noisy_copy(healthy, rng)
     outcomes = list(_ways("", "", shape, healthy, healthy, None))
     for fault in faults:
-        variants = VARIANTS.get(fault) or {"": TRANSPORT_FAULTS[fault].apply}
+        variants = VARIANTS.get(fault) or TRANSPORT_FAULTS[fault].shapes
         for variant, change in variants.items():
             try:
                 changed = change(healthy, rng)

@@ -13,9 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from moeinspect.analysis.cells import set_keys
 from moeinspect.analysis.exempt import exempt_in_either, real_rows, uncaptured_layers
 from moeinspect.errors import InputError
 from moeinspect.trace.schema import Trace
+
+_TOLD_BY = 2
+"""Layers that tell whether two requests hold rows of one run."""
+
+_OF_ONE_RUN = 0.5
+"""Share of rows that have to stand in the other request, too: noise changes some of them."""
 
 NEVER = np.iinfo(np.int64).max
 """First token difference of a pair whose tokens agree as far as both go."""
@@ -49,6 +56,8 @@ class PairRows:
     """Positions with a row on either side at or after the first token difference."""
     not_real: int
     """Positions before it with a row that its own trace declares missing, filler or invalid."""
+    cut: int = 0
+    """Tokens that A's prompt lacks at its start, against B's; negative: that B's lacks. Positions are A's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +130,11 @@ def align(a: Trace, b: Trace) -> Alignment:
             "compare traces that hold a layer which is captured",
         )
     pairing = pair_requests(a, b)
-    pair_rows = tuple(_rows_of(a, b, *pair, *real) for pair in pairing.pairs)
+    axes = axis_of(a, layers), axis_of(b, layers)
+    cuts = [_cut_between(a, b, *pair, *axes) for pair in pairing.pairs]
+    pair_rows = tuple(
+        _rows_of(a, b, x, y, real[0], real[1], cut) for (x, y), cut in zip(pairing.pairs, cuts, strict=True)
+    )
     lengths = np.asarray([len(rows.comparable) for rows in pair_rows], dtype=np.int64)
     if not lengths.sum():
         raise InputError(_why_no_rows(a, b, pair_rows), "compare runs of the same prompts")
@@ -135,11 +148,12 @@ def align(a: Trace, b: Trace) -> Alignment:
         pair=pair,
         position=position,
         a_row=_first_row(a, [x for x, _ in pairing.pairs])[pair] + position,
-        b_row=_first_row(b, [y for _, y in pairing.pairs])[pair] + position,
+        b_row=(_first_row(b, [y for _, y in pairing.pairs]) + np.asarray(cuts, dtype=np.int64))[pair]
+        + position,
         pair_start=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         layers=layers,
-        a_axis=axis_of(a, layers),
-        b_axis=axis_of(b, layers),
+        a_axis=axes[0],
+        b_axis=axes[1],
         uncaptured_a=tuple(uncaptured[0].tolist()),
         uncaptured_b=tuple(uncaptured[1].tolist()),
     )
@@ -226,15 +240,20 @@ def _rows_of(
     request_b: int,
     real_rows_a: NDArray[np.bool_],
     real_rows_b: NDArray[np.bool_],
+    cut: int,
 ) -> PairRows:
+    """`cut` as `PairRows` has it: rows of tokens that one prompt lacks are left out."""
     tokens_a, tokens_b = a.tokens_of(request_a), b.tokens_of(request_b)
-    shorter = min(len(tokens_a), len(tokens_b))
-    differs = np.flatnonzero(tokens_a[:shorter] != tokens_b[:shorter])
-    first = int(differs[0]) if len(differs) else NEVER
-    low = min(int(a.requests.start_pos[request_a]), int(b.requests.start_pos[request_b]))
-    high = max(_end_of(a, request_a), _end_of(b, request_b))
+    lost = max(0, -cut)
+    shorter = min(len(tokens_a), len(tokens_b) - cut)
+    differs = np.flatnonzero(tokens_a[lost:shorter] != tokens_b[lost + cut : shorter + cut])
+    first = lost + int(differs[0]) if len(differs) else NEVER
+    low = min(int(a.requests.start_pos[request_a]), int(b.requests.start_pos[request_b]) - cut)
+    if cut:
+        low = max(low, lost)
+    high = max(low, _end_of(a, request_a), _end_of(b, request_b) - cut)
     here_a, real_a = _presence(a, request_a, low, high, real_rows_a)
-    here_b, real_b = _presence(b, request_b, low, high, real_rows_b)
+    here_b, real_b = _presence(b, request_b, low + cut, high + cut, real_rows_b)
     positions = np.arange(low, high, dtype=np.int64)
     before = positions < first
     # A row past the shorter token list has no token to be judged by; one-sided ones are told as such.
@@ -246,7 +265,36 @@ def _rows_of(
         first_difference=first,
         not_comparable=int(((here_a | here_b) & ~before).sum()),
         not_real=int((((here_a & ~real_a) | (here_b & ~real_b)) & before).sum()),
+        cut=cut,
     )
+
+
+def _cut_between(
+    a: Trace, b: Trace, request_a: int, request_b: int, axis_a: NDArray[np.int64], axis_b: NDArray[np.int64]
+) -> int:
+    """How many tokens A's prompt lacks at its start against B's (negative: B's against A's); 0 if it is not
+    the end of that prompt, or if its rows are not those of that run."""
+    prompts = []
+    for trace, request in ((a, request_a), (b, request_b)):
+        prompts.append(trace.tokens_of(request)[: int(trace.requests.prompt_len[request])])
+    shorter, longer = sorted(prompts, key=len)
+    cut = len(prompts[1]) - len(prompts[0])
+    if not cut or not len(shorter) or (longer[: len(shorter)] == shorter).all():
+        return 0
+    if (longer[abs(cut) :] != shorter).any() or not _share_rows(a, b, request_a, request_b, axis_a, axis_b):
+        return 0
+    return cut
+
+
+def _share_rows(
+    a: Trace, b: Trace, request_a: int, request_b: int, axis_a: NDArray[np.int64], axis_b: NDArray[np.int64]
+) -> bool:
+    """Whether most cells of A's request stand in B's, in a layer that tells tokens apart best, the last."""
+    keys = []
+    for trace, request, axis in ((a, request_a, axis_a), (b, request_b, axis_b)):
+        rows = trace.rows.expert_ids[trace.row_range(request)]
+        keys.append(set_keys(rows[:, axis[-_TOLD_BY:]]).sum(axis=1, dtype=np.uint64))
+    return len(keys[0]) > 0 and bool(np.isin(keys[0], keys[1]).mean() >= _OF_ONE_RUN)
 
 
 def _end_of(trace: Trace, request: int) -> int:
@@ -258,9 +306,11 @@ def _presence(
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """For positions [low, high): whether there is a row, and whether it claims to be real."""
     here, real = np.zeros(high - low, dtype=bool), np.zeros(high - low, dtype=bool)
-    own = slice(int(trace.requests.start_pos[request]) - low, _end_of(trace, request) - low)
+    rows, start = trace.row_range(request), int(trace.requests.start_pos[request]) - low
+    before = min(max(0, -start), rows.stop - rows.start)
+    own = slice(start + before, start + rows.stop - rows.start)
     here[own] = True
-    real[own] = real_rows[trace.row_range(request)]
+    real[own] = real_rows[rows.start + before : rows.stop]
     return here, real
 
 

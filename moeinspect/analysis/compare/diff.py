@@ -87,7 +87,7 @@ def _findings(comparison: Comparison, tolerated: bool) -> Iterator[Finding]:
     yield from uncaptured_notes(alignment, cells)
     yield from one_sided_findings(alignment, comparison.token_ties)
     yield from floor_findings(comparison)
-    yield from row_shift_findings(alignment, cells, find_row_shifts(alignment, cells))
+    yield from row_shift_findings(alignment, cells, find_row_shifts(alignment, cells, comparison.moved))
     yield from layer_shift_findings(alignment, cells, find_layer_shifts(alignment, cells))
     permutations = find_permutations(alignment, cells)
     yield from permutation_findings(alignment, cells, permutations)

@@ -30,14 +30,34 @@ def one_sided_findings(alignment: Alignment, token_ties: Collection[int] = ()) -
         )
     for number, (request_a, request_b) in enumerate(alignment.pairing.pairs):
         rows = alignment.pair_rows[number]
+        if rows.cut:
+            yield _cut_prompt(alignment, number)
         if rows.first_difference != NEVER:
             yield _token_mismatch(alignment, number, tie=number in token_ties)
         yield from _row_runs(a, request_a, b, request_b, rows.only_a, "only-in-a")
-        yield from _row_runs(b, request_b, a, request_a, rows.only_b, "only-in-b")
+        yield from _row_runs(b, request_b, a, request_a, rows.only_b + rows.cut, "only-in-b")
     for request in alignment.pairing.only_a:
         yield _whole_request(a, request, "only-in-a")
     for request in alignment.pairing.only_b:
         yield _whole_request(b, request, "only-in-b")
+
+
+def _cut_prompt(alignment: Alignment, number: int) -> Finding:
+    """The rows of the tokens that one prompt lacks are not compared; all others are, at their tokens."""
+    request, cut = alignment.pairing.pairs[number][0], alignment.pair_rows[number].cut
+    shorter, longer = ("A", "B") if cut > 0 else ("B", "A")
+    return Finding(
+        rule="cut-prompt",
+        severity="note",
+        message=(
+            f"{shorter}'s prompt is {longer}'s without its first {abs(cut)} tokens: rows are compared at the "
+            "tokens that both have"
+        ),
+        count=abs(cut),
+        request=alignment.request_id(number),
+        region="prompt",
+        evidence={"lacks": shorter.lower(), "tokens": abs(cut)} | request_evidence(alignment.a, request),
+    )
 
 
 def _token_mismatch(alignment: Alignment, number: int, *, tie: bool) -> Finding:
@@ -45,7 +65,7 @@ def _token_mismatch(alignment: Alignment, number: int, *, tie: bool) -> Finding:
     rows = alignment.pair_rows[number]
     position = rows.first_difference
     token_a = int(alignment.a.tokens_of(request_a)[position])
-    token_b = int(alignment.b.tokens_of(request_b)[position])
+    token_b = int(alignment.b.tokens_of(request_b)[position + rows.cut])
     first = max(0, position - int(alignment.a.requests.start_pos[request_a]))
     last = int(alignment.a.requests.num_rows[request_a])
     prompt_len = int(alignment.a.requests.prompt_len[request_a])

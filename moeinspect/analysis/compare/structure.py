@@ -73,6 +73,7 @@ def layer_shift_findings(
                 "agreement": shift.agreement,
                 "agreement_unshifted": shift.unshifted,
                 "rows_sampled": shift.rows,
+                "copies": shift.copies,
             },
         )
 

@@ -17,6 +17,7 @@ from moeinspect.analysis.diagnose.mismatch import Mismatch
 from moeinspect.analysis.diagnose.nextstep import diagnosis
 from moeinspect.analysis.diagnose.onetrace import diagnose_trace
 from moeinspect.analysis.diagnose.ranking import ranked
+from moeinspect.analysis.diagnose.replay import diagnose_noop
 from moeinspect.analysis.diagnose.twotrace import diagnose_mismatch
 from moeinspect.analysis.diagnose.verdicts import diagnose_numerics, diagnose_tokens
 from moeinspect.analysis.findings import Diagnosis, Finding, LayerStats, Verdict
@@ -54,7 +55,8 @@ def diagnose_diff(
         return ()
     mismatch = Mismatch(comparison, layers, tuple(findings), regions)
     if verdict == "numerics":
-        return (diagnose_numerics(mismatch),)
+        noop = diagnose_noop(mismatch)
+        return (*((noop,) if noop else ()), diagnose_numerics(mismatch))
     by_cells = diagnose_mismatch(mismatch)
     known = any(one.cause != "unknown" for one in by_cells)
     own = [f for f in findings if f.input is not None and not (known and f.rule in _SYMPTOMS)]

@@ -193,6 +193,10 @@ CAUSES: dict[str, Cause] = {
         vllm="send both servers the same routed_experts_prompt_start (versions before 0.28 ignore it)",
     ),
     "cp-slice": Cause("verl, slime", "train without context parallelism and packing, then compare again"),
+    "replay-noop": Cause(
+        "verl#7340, prime-rl#2738",
+        "count the routers that were handed rows in each step of the model that trains: one a layer",
+    ),
     "prompt-truncated": Cause("verl#6089", "check how many prompt tokens the consumer kept"),
     "kernel-uncaptured": Cause(
         "vllm#44116, flashinfer#3382",

@@ -27,6 +27,9 @@ _SEAM = 8
 _LOOK = 2
 """Rows that are compared where a join may be: a first answer may be that short."""
 
+_FEWEST_CUT = 3
+"""Requests with a surplus that have to have prompts of one length; fewer may be of one by chance."""
+
 
 def diagnose_surplus(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
     """More rows than fed tokens: padding, answers that each begin at row 0, or rows past a stop."""
@@ -51,7 +54,22 @@ def diagnose_surplus(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
     if run_facts(trace).draft:
         because.append("a draft was configured: rows past the stop of an accepted run were kept")
         return diagnosis("surplus-after-stop", 0.8, because, trace)
-    return diagnosis("double-concat|surplus-after-stop", 0.5, because, trace)
+    if not _only_longest(trace, numbers):
+        return diagnosis("double-concat|surplus-after-stop", 0.5, because, trace)
+    because.append("they have the longest prompts, and shorter ones have no surplus")
+    if len(numbers) < _FEWEST_CUT:
+        return diagnosis("double-concat|prompt-truncated|surplus-after-stop", 0.5, because, trace)
+    because.append("all of these prompts are of one length, as if cut to it, and their rows were not")
+    return diagnosis("prompt-truncated", 0.85, because, trace)
+
+
+def _only_longest(trace: Trace, numbers: list[int]) -> bool:
+    """Whether all these requests have prompts of one length, and all others shorter ones."""
+    marked = np.isin(np.arange(len(trace.requests)), numbers)
+    lengths = trace.requests.prompt_len
+    if not marked.any() or marked.all():
+        return False
+    return bool((lengths[marked] == lengths.max()).all() and (lengths[~marked] < lengths.max()).all())
 
 
 def diagnose_joined(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:

@@ -29,6 +29,9 @@ def diagnose_zero_layers(trace: Trace, findings: tuple[Finding, ...]) -> list[Di
         because.append("they are exactly the hash-routed layers of the model, whose router is one of its own")
         return [diagnosis("hash-layer-uncaptured", 0.95, because, trace)]
     if not _is_one_block(trace, layers):
+        if (how := _misread(trace, layers)) and is_imported(trace):
+            because.append(how)
+            return [diagnosis("layer-shift", 0.85, because, trace)]
         return [diagnosis("unknown", 0.3, because, trace)]
     if facts.pp_size is not None and facts.pp_size > 1 and (stages := _whole_stages(trace, layers, facts)):
         because.append(
@@ -62,8 +65,23 @@ def _by_place(trace: Trace, layers: tuple[int, ...], facts: RunFacts, because: l
         causes.append("pp-stage")
     if is_imported(trace):
         causes.append("layer-shift")
+        if how := _misread(trace, layers):
+            because.append(how)
     confidence = 0.9 if causes == ["hash-layer-uncaptured"] else 0.6 if causes else 0.3
     return diagnosis("|".join(sorted(causes)) or "unknown", confidence, because, trace)
+
+
+def _misread(trace: Trace, layers: tuple[int, ...]) -> str:
+    """Whether exactly these are the zeros that a reader of the other layer axis finds, in words."""
+    moe = sorted(trace.model.moe_layers)
+    dense = set(range(trace.model.num_hidden_layers)) - set(moe)
+    if layers == tuple(layer for number, layer in enumerate(moe) if number in dense):
+        return (
+            "they are the MoE layers whose number among these is a dense layer's index: read by that number"
+        )
+    if layers == tuple(layer for layer in moe if layer >= len(moe)):
+        return "they are the layers whose index lies beyond the number of MoE layers: read by that index"
+    return ""
 
 
 def _is_one_block(trace: Trace, layers: tuple[int, ...]) -> bool:

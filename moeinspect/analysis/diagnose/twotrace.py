@@ -19,9 +19,11 @@ from moeinspect.analysis.diagnose.fillers import diagnose_filler
 from moeinspect.analysis.diagnose.graph import diagnose_padded_rows, diagnose_static_rows
 from moeinspect.analysis.diagnose.joins import diagnose_joined, diagnose_left_out
 from moeinspect.analysis.diagnose.mismatch import Mismatch
+from moeinspect.analysis.diagnose.moved import diagnose_moved, diagnose_shifted_rows
 from moeinspect.analysis.diagnose.nextstep import diagnosis
 from moeinspect.analysis.diagnose.overlap import diagnose_buffer, diagnose_tails
 from moeinspect.analysis.diagnose.ranks import diagnose_sliced, rank_reasons
+from moeinspect.analysis.diagnose.replay import diagnose_noop
 from moeinspect.analysis.diagnose.sources import Sources
 from moeinspect.analysis.diagnose.stepless import (
     diagnose_lagging_buffer,
@@ -33,7 +35,6 @@ from moeinspect.analysis.diagnose.stepless import (
 from moeinspect.analysis.diagnose.structure import (
     diagnose_permuted,
     diagnose_shifted_layers,
-    diagnose_shifted_rows,
 )
 from moeinspect.analysis.diagnose.words import counted, percent
 from moeinspect.analysis.diagnose.wrapped import diagnose_wrapped
@@ -44,8 +45,10 @@ _DETECTORS: tuple[Callable[[Mismatch, Sources], Diagnosis | None], ...] = (
     diagnose_permuted,
     diagnose_aliased,
     diagnose_shifted_layers,
-    diagnose_filler,
     diagnose_left_out,
+    diagnose_moved,
+    diagnose_noop,
+    diagnose_filler,
     diagnose_joined,
     diagnose_rerouted,
     diagnose_swapped,

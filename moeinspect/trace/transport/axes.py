@@ -102,8 +102,10 @@ def _shifted(record: RequestRecord, span: tuple[int, int], lag: int, ends: Ends)
     source[start:stop] = np.clip(moved, start, stop - 1)
     empty = start + np.flatnonzero(outside)
     taken = rows_taken(record, source)
-    if ends == "drop" and stop == len(source):
+    if ends == "drop" and lag > 0 and stop == len(source):
         return rows_taken(record, np.delete(source, empty))
+    if ends == "drop" and lag < 0 and start == 0:
+        return replace(rows_taken(record, np.delete(source, empty)), start_pos=record.start_pos + len(empty))
     if ends == "zero" or ends == "drop":
         taken.expert_ids[empty] = 0
         for values in (taken.weights, taken.margin):
@@ -206,6 +208,6 @@ ROW_SHIFT = fault_of_variants(
         "+1-repeat-prompt": _rows(1, "repeat", "prompt"),
         "-1-zero-prompt": _rows(-1, "zero", "prompt"),
         "+1-zero-lost": _rows(1, "zero", "tail"),
-        "+1-drop-lost-some": _rows(1, "drop", "tail", 0.5),
+        "+1-repeat-lost-some": _rows(1, "repeat", "tail", 0.5),
     },
 )

@@ -12,6 +12,9 @@ from moeinspect.trace.schema import RequestRecord, Trace
 from moeinspect.trace.transport.fault import fault_of_variants
 from moeinspect.trace.transport.records import records_of, trace_of
 
+TRAINER = "megatron"
+"""What routed the rows: an engine of its own."""
+
 STATED = {"routing_replay": "R3"}
 """What the trainer's configuration says of itself."""
 
@@ -39,7 +42,7 @@ def replay_without_effect(
         if number == 0 or rng.random() < share:
             records[number] = flipped(record, moe, rate * depth, trace.model.num_experts, rng)
     config = {**trace.run.run_config, **(STATED if stated else {})}
-    run = replace(trace.run, producer="trainer", run_config=config, deterministic=False)
+    run = replace(trace.run, engine=TRAINER, engine_version="", run_config=config, deterministic=False)
     changed = trace_of(trace, records)
     return replace(changed, run=run)
 
