@@ -115,7 +115,10 @@ def _in_pieces(place: Numbers, source: Numbers, is_moved: NDArray[np.bool_]) -> 
     restarts = [piece for piece in pieces[1:] if source[piece.start] == 0 and piece.stop - piece.start > 1]
     if restarts and backward == 1.0:
         return f"{len(restarts) + 1} pieces begin with the request's first row"
-    return _growing(place, source) if min(backward, 1 - backward) == 0 else ""
+    if min(backward, 1 - backward) > 0:
+        return ""
+    before = place < place[is_moved][0]  # rows in place in front are the first piece
+    return _growing(place[is_moved | before], source[is_moved | before])
 
 
 def _growing(place: Numbers, source: Numbers) -> str:
