@@ -76,7 +76,7 @@ def _first_with(patterns: list[Pattern], words: str) -> Pattern:
 
 
 def _by_one_lag(mismatch: Mismatch, patterns: list[Pattern]) -> Diagnosis | None:
-    constant = [one for one in patterns if one.is_constant]
+    constant = [one for one in patterns if one.is_constant and not one.begins_again]
     if len(constant) < 0.6 * len(patterns):
         return None
     lags = sorted({one.main_lag for one in constant})

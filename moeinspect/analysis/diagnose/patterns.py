@@ -45,6 +45,8 @@ class Pattern:
     """How many rows later each one's own place is [n]."""
     in_pieces: str
     """How it was cut, in words; empty: it was not, or not in a way that tells."""
+    begins_again: bool
+    """Behind right rows stands the request's first row once more."""
 
     @property
     def main_lag(self) -> int:
@@ -80,12 +82,15 @@ def _pattern(mismatch: Mismatch, pair: int) -> Pattern:
     is_moved = moved.in_request[own][known]
     kept = ~_is_fill(place, source)
     place, source, is_moved = place[kept], source[kept], is_moved[kept]
+    rows_b = alignment.b.row_range(alignment.pairing.pairs[pair][1])
+    restarts = _restarts(place, source)
     return Pattern(
         pair=pair,
         num_rows=own.stop - own.start,
         place=place[is_moved],
         lag=(source - place)[is_moved],
-        in_pieces=_in_pieces(place, source, is_moved),
+        in_pieces=_in_pieces(place, source, is_moved, rows_b.stop - rows_b.start),
+        begins_again=len(restarts) > 0,
     )
 
 
@@ -98,7 +103,15 @@ def _is_fill(place: Numbers, source: Numbers) -> NDArray[np.bool_]:
     return fill
 
 
-def _in_pieces(place: Numbers, source: Numbers, is_moved: NDArray[np.bool_]) -> str:
+def _restarts(place: Numbers, source: Numbers) -> Numbers:
+    """Places [n] behind others at which the request's first row stands, and its second one behind it."""
+    follows = np.zeros(len(place), dtype=bool)
+    if len(place) > 1:
+        follows[1:-1] = (source[1:-1] == 0) & (source[2:] == 1)
+    return place[follows]
+
+
+def _in_pieces(place: Numbers, source: Numbers, is_moved: NDArray[np.bool_], num_rows: int) -> str:
     if stripe := _stripe(place, source):
         return stripe
     lag = (source - place)[is_moved]
@@ -110,11 +123,13 @@ def _in_pieces(place: Numbers, source: Numbers, is_moved: NDArray[np.bool_]) -> 
     distinct = len(np.unique(source)) / len(source)
     if len(lags) > 1 and min(backward, 1 - backward) >= _BOTH_WAYS and distinct >= _ONCE:
         return f"{len(pieces)} pieces changed places"
+    restarts = _restarts(place, source)
+    if len(restarts) and backward == 1.0:
+        ranks = round(num_rows / restarts[0])
+        at_seam = int(restarts[0]) == 2 * -(-num_rows // (2 * ranks))
+        return f"{len(restarts) + 1} pieces begin with the request's first row" if at_seam else ""
     if len(lags) > 1 and counts.max() >= _ONE_LAG * counts.sum():
         return ""
-    restarts = [piece for piece in pieces[1:] if source[piece.start] == 0 and piece.stop - piece.start > 1]
-    if restarts and backward == 1.0:
-        return f"{len(restarts) + 1} pieces begin with the request's first row"
     if min(backward, 1 - backward) > 0:
         return ""
     before = place < place[is_moved][0]  # rows in place in front are the first piece
