@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moeinspect.analysis.diagnose.arguments import VLLM
-from moeinspect.analysis.diagnose.facts import EXPORTS_TOP_K, RunFacts, run_facts
+from moeinspect.analysis.diagnose.facts import EXPORTS_TOP_K, RunFacts, knows_workers, run_facts
 from moeinspect.analysis.diagnose.gaps import diagnose_made
 from moeinspect.analysis.diagnose.layers import diagnose_zero_layers, first_stage_has_no_moe
 from moeinspect.analysis.diagnose.nextstep import diagnosis
@@ -21,24 +21,26 @@ from moeinspect.analysis.diagnose.provenance import (
     zero_rows,
 )
 from moeinspect.analysis.diagnose.shards import diagnose_shards
-from moeinspect.analysis.diagnose.words import counted, of_all
+from moeinspect.analysis.diagnose.words import counted, of_all, percent
 from moeinspect.analysis.findings import Diagnosis, Finding
 from moeinspect.analysis.requests import is_imported
 from moeinspect.trace.schema import Origin, Trace, Validity
+
+_FEWEST_OUTPUTS = 4
+"""Output rows from which on a request shows more than its last steps."""
 
 
 def diagnose_zeros(trace: Trace, findings: tuple[Finding, ...]) -> list[Diagnosis]:
     """Reads the cause off which rows are zero, and off who says that it computed them.
 
     Rows that are known to be a former owner's count like zeros: on a slot that was used before, a forgotten
-    write leaves those. Where no slot is known, any other request's row does.
+    write leaves those. Where no slot is known, any other request's row does, on that side of the prompt's end
+    on which all zeros stand: which of two equal rows is the copy is not known then.
     """
     zero = zero_rows(trace)
     if not zero.any():
         return diagnose_zero_layers(trace, findings)
-    anyone = not (trace.rows.slot >= 0).any()
-    stale = [f for f in findings if f.rule == "stale-rows" and (anyone or f.evidence.get("former_owner"))]
-    unwritten = zero | rows_of_findings(trace, stale)
+    unwritten = zero | _left_over(trace, findings, zero)
     facts, shape = run_facts(trace), prompt_shape(trace, unwritten)
     if shape.is_everything or (shape.is_only_prompts and facts.disagg is False):
         return [_everything(trace, facts, shape)]
@@ -48,7 +50,7 @@ def diagnose_zeros(trace: Trace, findings: tuple[Finding, ...]) -> list[Diagnosi
         return [_cached(trace, facts, unwritten)]
     if (shards := diagnose_shards(trace, facts, zero)) is not None:
         return [shards]
-    if shape.is_prompt:
+    if shape.is_prompt or _are_nearly_the_prompts(trace, unwritten):
         return [_whole_prompt(trace, facts, shape)]
     if facts.disagg is not False and (seam := _after_prompt(trace, unwritten)):
         return [_seam(trace, facts, seam)]
@@ -56,9 +58,30 @@ def diagnose_zeros(trace: Trace, findings: tuple[Finding, ...]) -> list[Diagnosi
         return [_whole_output(trace, facts, shape)]
     if facts.draft and facts.overlap is not False and _is_verified(trace, unwritten):
         return [_verified(trace, unwritten)]
+    if (dropped := _from_prompts_on(trace, facts, unwritten)) is not None:
+        return [dropped]
     if (made := diagnose_made(trace, unwritten)) is not None:
         return [made]
     return [_scattered(trace, facts, unwritten)]
+
+
+def _left_over(trace: Trace, findings: tuple[Finding, ...], zero: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Rows [R] that their slots had before."""
+    stale = [f for f in findings if f.rule == "stale-rows"]
+    if (trace.rows.slot >= 0).any():
+        return rows_of_findings(trace, [f for f in stale if f.evidence.get("former_owner")])
+    named, prompt = rows_of_findings(trace, stale), prompt_rows(trace)
+    if prompt[zero].all():
+        return np.asarray(named & prompt)
+    return np.asarray(named & ~prompt) if not prompt[zero].any() else named
+
+
+def _are_nearly_the_prompts(trace: Trace, unwritten: NDArray[np.bool_]) -> bool:
+    """Without slots: hardly a prompt row that is not known to be left over, and no output row that is."""
+    prompt = prompt_rows(trace)
+    if knows_workers(trace) or prompt.all() or unwritten[~prompt].any():
+        return False
+    return bool(unwritten[prompt].mean() >= 0.9)
 
 
 def _cached(trace: Trace, facts: RunFacts, unwritten: NDArray[np.bool_]) -> Diagnosis:
@@ -214,3 +237,21 @@ def _scattered(trace: Trace, facts: RunFacts, unwritten: NDArray[np.bool_]) -> D
         f"{counted(int(unwritten.sum()), 'zero row')} in {counted(len(touched), 'request')}, no pattern"
     ]
     return diagnosis("unknown", 0.2, because, trace)
+
+
+def _from_prompts_on(trace: Trace, facts: RunFacts, unwritten: NDArray[np.bool_]) -> Diagnosis | None:
+    """Without steps: most output rows, the first ones with them, and no prompt row."""
+    prompt = prompt_rows(trace)
+    if knows_workers(trace) or facts.draft is False or unwritten[prompt].any():
+        return None
+    ranges = map(trace.row_range, range(len(trace.requests)))
+    outputs = [unwritten[rows][~prompt[rows]] for rows in ranges if unwritten[rows].any()]
+    long = [own for own in outputs if len(own) >= _FEWEST_OUTPUTS]
+    if not long or np.mean([own[0] for own in outputs]) < 0.9 or np.mean(np.concatenate(long)) < 0.5:
+        return None
+    because = [
+        f"{percent(float(np.mean(np.concatenate(outputs))))} of the output rows of "
+        f"{counted(len(outputs), 'request')} were never stored, the first ones with them, and all prompt "
+        "rows were: they are zero, or rows of other requests"
+    ]
+    return diagnosis("verify-dropped", 0.8 if facts.draft else 0.5, because, trace)

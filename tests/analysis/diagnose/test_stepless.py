@@ -196,3 +196,19 @@ def test_healthy_foreign_answers_are_clean():
     made = [replace(one, **foreign(one)) for one in GOOD]
     for arguments in ({}, ARGUMENTS, TREE):
         assert report(made, **arguments).diagnoses == ()
+
+
+def test_zeros_from_the_first_output_row_on_are_a_dropped_result_and_those_at_the_end_are_not():
+    def zeros_first(ids, number, rng):
+        ids[PROMPT : len(ids) - number % 2] = 0  # a last row is right by chance
+
+    def zeros_last(ids, number, rng):
+        ids[-2:] = 0
+
+    causes = [
+        check_report([make_trace(spoil(change), FACTS, run={"engine": "sglang"})]).diagnoses[0].cause
+        for change in (zeros_first, zeros_last)
+    ]
+    assert causes[0] == "verify-dropped"
+    assert "read-early" in causes[1].split("|")
+    assert "verify-dropped" not in causes[1]
