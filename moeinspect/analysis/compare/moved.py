@@ -74,7 +74,8 @@ def find_moved_rows(alignment: Alignment, cells: CellResults) -> MovedRows:
     found = finder.in_request(lost)
     source[lost] = found
     _go_on(alignment, finder, lost, source)
-    in_request[lost] = source[lost] != NOWHERE
+    pair = alignment.pair[lost]
+    in_request[lost] = (source[lost] >= finder.first_row[pair]) & (source[lost] < finder.end_row[pair])
     left = lost[source[lost] == NOWHERE]
     if len(left):
         source[left] = finder.anywhere(left)
@@ -176,7 +177,10 @@ class _Finder:
 
 
 def _go_on(alignment: Alignment, finder: _Finder, lost: Numbers, source: Numbers) -> None:
-    """Rows that were not found get the place that follows from the one before or after them, if it fits."""
+    """Rows that were not found get the place that follows from the one before or after them, if it fits.
+
+    That may be in the next request of the file: rows of packed sequences go on across their seams.
+    """
     for step in (1, -1):
         left = lost[source[lost] == NOWHERE]
         if not len(left):
@@ -191,7 +195,7 @@ def _go_on(alignment: Alignment, finder: _Finder, lost: Numbers, source: Numbers
         pair = alignment.pair[left]
         wanted = alignment.b_row[left] + lag[near]
         inside &= alignment.pair[near] == pair
-        inside &= (wanted >= finder.first_row[pair]) & (wanted < finder.end_row[pair])
+        inside &= (wanted >= 0) & (wanted < len(alignment.b.rows))
         wanted = np.where(inside, wanted, NOWHERE)
         source[left] = np.where(finder.verified(left, wanted), wanted, NOWHERE)
 
