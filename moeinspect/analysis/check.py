@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from moeinspect.analysis.diagnose import diagnose_check
+from moeinspect.analysis.diagnose import Causes, diagnose_check
 from moeinspect.analysis.diagnose.evidence import less_evidence
 from moeinspect.analysis.findings import Finding, Report
 from moeinspect.analysis.rules import check_trace
@@ -29,15 +29,15 @@ def check_report(traces: Sequence[Trace]) -> Report:
         counts.update(result.counts)
         findings += _in_order([*result.findings, *_reader_notes(trace, number)], trace)
     blamed = {finding.input or 0 for finding in findings if finding.severity != "note"}
-    diagnoses = diagnose_check(traces, findings) if blamed else ()
-    findings += less_evidence([traces[number] for number in sorted(blamed)], diagnoses)
+    causes = diagnose_check(traces, findings) if blamed else Causes()
+    findings += less_evidence([traces[number] for number in sorted(blamed)], causes.diagnoses)
     return Report(
         command="check-duplicates",
         inputs=tuple(summarize(trace) for trace in traces),
         verdict="findings" if blamed else "clean",
-        counts=dict(counts),
+        counts=dict(counts) | causes.counts,
         findings=tuple(findings),
-        diagnoses=diagnoses,
+        diagnoses=causes.diagnoses,
     )
 
 

@@ -48,13 +48,18 @@ class LayerStats:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """A likely cause: a name of the fault catalogue, or `numerics`, `tokens-diverged`, `unknown`."""
+    """A likely cause: a name of the fault catalogue, or `numerics`, `tokens-diverged`, `unknown`.
+
+    `explains` counts the flagged cells that it accounts for, each under one cause: none where it is about
+    rows that are missing or too many, or about tokens.
+    """
 
     cause: str
     confidence: float
     because: tuple[str, ...]
     reference: str
     next_step: str
+    explains: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from moeinspect.analysis.findings import Diagnosis, Finding, Report
 from moeinspect.printable import printable
-from moeinspect.report.words import MORE, input_letter, verdict_line
+from moeinspect.report.words import MORE, input_letter, share_of_cause, unexplained_line, verdict_line
 
 MAX_FINDINGS = 100
 """Commands that are written; GitHub itself shows ten of each severity and step."""
@@ -20,7 +18,9 @@ def render_github(report: Report) -> str:
     if len(report.findings) > MAX_FINDINGS:
         more = f"... and {len(report.findings) - MAX_FINDINGS} more findings ({MORE})"
         lines.append(command("notice", "moeinspect", more))
-    lines += [line for one in report.diagnoses for line in _diagnosis(one)]
+    lines += [_diagnosis(one, share_of_cause(report, one)) for one in report.diagnoses]
+    if left := unexplained_line(report):
+        lines.append(command("notice", "moeinspect diagnosis", left))
     # A verdict cannot start with ::, so nothing in it is taken for a command.
     return "\n".join([*lines, printable(verdict_line(report))]) + "\n"
 
@@ -34,11 +34,12 @@ def _finding(report: Report, finding: Finding) -> str:
     return command(_COMMANDS[finding.severity], f"moeinspect {finding.rule}", message)
 
 
-def _diagnosis(one: Diagnosis) -> Iterator[str]:
-    reasons = "\n".join(f"- {reason}" for reason in one.because)
+def _diagnosis(one: Diagnosis, share: str) -> str:
+    reasons = [*one.because, f"explains {share}"] if share else one.because
+    listed = "\n".join(f"- {reason}" for reason in reasons)
     seen = f"\nSeen in: {one.reference}" if one.reference else ""
     title = f"moeinspect diagnosis: {one.cause} ({one.confidence:.0%})"
-    yield command("notice", title, f"{reasons}{seen}\nNext: {one.next_step}")
+    return command("notice", title, f"{listed}{seen}\nNext: {one.next_step}")
 
 
 def command(name: str, title: str, message: str) -> str:

@@ -77,6 +77,7 @@ def diagnosis_document(one: Diagnosis) -> dict[str, Any]:
         "because": one.because,
         "reference": one.reference,
         "next_step": one.next_step,
+        "explains": one.explains,
     }
 
 

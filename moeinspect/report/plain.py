@@ -14,6 +14,8 @@ from moeinspect.report.words import (
     input_letter,
     input_line,
     percent,
+    share_of_cause,
+    unexplained_line,
     verdict_line,
 )
 
@@ -30,7 +32,7 @@ def render_plain(report: Report, *, color: bool) -> str:
         *map(_layer, report.layers),
         *_first_divergence(report),
         *_findings(report, color),
-        *(line for one in report.diagnoses for line in _diagnosis(one)),
+        *_diagnoses(report),
         _painted(printable(verdict_line(report)), report.verdict, color),
     ]
     return "\n".join(lines) + "\n"
@@ -80,8 +82,17 @@ def _finding(report: Report, finding: Finding, color: bool) -> str:
     return severity + printable(f" {finding.rule}{where}{request}: {finding.message}")
 
 
-def _diagnosis(one: Diagnosis) -> Iterator[str]:
+def _diagnoses(report: Report) -> Iterator[str]:
+    for one in report.diagnoses:
+        yield from _diagnosis(one, share_of_cause(report, one))
+    if left := unexplained_line(report):
+        yield f"diagnosis: {left}"
+
+
+def _diagnosis(one: Diagnosis, share: str) -> Iterator[str]:
     yield printable(f"diagnosis {one.cause}: confidence {one.confidence:.2f}")
+    if share:
+        yield printable(f"diagnosis {one.cause}: explains {share}")
     for reason in one.because:
         yield printable(f"diagnosis {one.cause}: because {reason}")
     if one.reference:

@@ -15,7 +15,15 @@ from moeinspect.printable import printable
 from moeinspect.report.drawing import drawn
 from moeinspect.report.guide import explain_command
 from moeinspect.report.layers import layer_view
-from moeinspect.report.words import MORE, counted, input_letter, input_line, verdict_line
+from moeinspect.report.words import (
+    MORE,
+    counted,
+    input_letter,
+    input_line,
+    share_of_cause,
+    unexplained_line,
+    verdict_line,
+)
 
 MAX_PER_GROUP = 6
 """Findings of one rule, input and severity that are written out."""
@@ -42,7 +50,7 @@ def _sections(report: Report) -> Iterator[RenderableType]:
     if report.findings:
         yield _findings(report)
     if report.diagnoses:
-        yield _diagnoses(report.diagnoses)
+        yield _diagnoses(report)
     yield Text(printable(verdict_line(report)), STYLES[report.verdict])
 
 
@@ -96,15 +104,20 @@ def _group_body(findings: Sequence[Finding]) -> Table:
     return table
 
 
-def _diagnoses(diagnoses: Sequence[Diagnosis]) -> Group:
-    title = "Likely cause" if len(diagnoses) == 1 else "Likely causes, best first"
+def _diagnoses(report: Report) -> Group:
+    title = "Likely cause" if len(report.diagnoses) == 1 else "Likely causes, best first"
     parts: list[RenderableType] = [Text(title, "bold")]
-    for one in diagnoses:
+    for one in report.diagnoses:
         head = Text("  ")
         head.append(printable(one.cause), "bold magenta")
-        head.append(f"  {100 * one.confidence:.0f} % sure", "dim")
-        parts += [head, Padding(_evidence(one), (0, 0, 0, 4))]
+        parts += [head.append(f"  {_weight_of(report, one)}", "dim"), Padding(_evidence(one), (0, 0, 0, 4))]
+    if left := unexplained_line(report):
+        parts.append(Padding(Text(left, "yellow"), (0, 0, 0, 2)))
     return Group(*parts)
+
+
+def _weight_of(report: Report, one: Diagnosis) -> str:
+    return ", ".join(filter(None, (f"{100 * one.confidence:.0f} % sure", share_of_cause(report, one))))
 
 
 def _evidence(one: Diagnosis) -> Table:

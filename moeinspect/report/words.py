@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from moeinspect.analysis.findings import Finding, InputSummary, Report
+from moeinspect.analysis.findings import Diagnosis, Finding, InputSummary, Report
 
 MORE = "use --format json"
 
@@ -56,6 +56,26 @@ def first_divergence(report: Report) -> str | None:
                 f"layer {first['layer']}{step}: {finding.rule}"
             )
     return None
+
+
+def share_of_cause(report: Report, one: Diagnosis) -> str:
+    """`806 of 3,416 flagged cells`: what a cause accounts for where it does not for all."""
+    total = _cells_to_explain(report)
+    return f"{one.explains:,} of {total:,} flagged cells" if 0 < one.explains < total else ""
+
+
+def unexplained_line(report: Report) -> str:
+    """Says how many flagged cells no cause by name explains; empty where all are, or there is no cause."""
+    left = report.counts.get("cells_unexplained", 0)
+    if not left:
+        return ""
+    are = "is" if left == 1 else "are"
+    return f"{left:,} of {_cells_to_explain(report):,} flagged cells {are} explained by none of these"
+
+
+def _cells_to_explain(report: Report) -> int:
+    given = sum(one.explains for one in report.diagnoses)
+    return max(given, report.counts.get("cells_to_explain", 0))
 
 
 def verdict_line(report: Report) -> str:

@@ -65,17 +65,17 @@ def diff_report(
         [*(f for check in checks for f in check.findings), *notes, *_findings(comparison, tolerated)], (a, b)
     )
     verdict = _verdict(findings, comparison)
-    diagnoses = diagnose_diff(comparison, layers, regions, findings, verdict)
+    causes = diagnose_diff(comparison, layers, regions, findings, verdict)
     blamed = {finding.input or 0 for finding in findings if finding.severity != "note"}
-    weakened = less_evidence([(a, b)[number] for number in sorted(blamed)], diagnoses)
+    weakened = less_evidence([(a, b)[number] for number in sorted(blamed)], causes.diagnoses)
     return Report(
         command="diff",
         inputs=(summarize(a), summarize(b)),
         verdict=verdict,
-        counts=_counts(comparison, regions, [check.counts for check in checks]),
+        counts=_counts(comparison, regions, [check.counts for check in checks]) | causes.counts,
         findings=findings + weakened,
         layers=layers,
-        diagnoses=diagnoses,
+        diagnoses=causes.diagnoses,
         strict=strict or (comparison.tolerance.exact and not tolerated),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from moeinspect.analysis.diagnose.mismatch import NEARLY_ALL, Mismatch
 from moeinspect.analysis.diagnose.nextstep import diagnosis
@@ -17,10 +18,7 @@ def diagnose_rerouted(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
     retracted = mismatch.of_request("num_retractions") > 0
     if len(trace.weight_versions) < 2 or retracted[mismatch.rows].mean() < NEARLY_ALL:
         return None
-    version = mismatch.of_a("weight_version")
-    newest = np.zeros(len(trace.requests), dtype=np.int64)
-    np.maximum.at(newest, mismatch.alignment.a_request, version)
-    older = version < newest[mismatch.alignment.a_request]
+    older = older_rows(mismatch)
     updated = mismatch.of_request("num_weight_versions") > 1
     if (older | updated)[mismatch.rows].mean() < NEARLY_ALL:
         return None
@@ -32,6 +30,14 @@ def diagnose_rerouted(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
         "they look valid, but they are not the rows that made the recorded tokens",
     ]
     return diagnosis("retract-reroute", 0.95, because, trace)
+
+
+def older_rows(mismatch: Mismatch) -> NDArray[np.bool_]:
+    """Rows [R] that were first computed under older weights than their request ended with."""
+    version = mismatch.of_a("weight_version")
+    newest = np.zeros(len(mismatch.a.requests), dtype=np.int64)
+    np.maximum.at(newest, mismatch.alignment.a_request, version)
+    return np.asarray(version < newest[mismatch.alignment.a_request])
 
 
 def diagnose_cached_prefix(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:

@@ -16,7 +16,16 @@ from moeinspect.analysis.rules.grouping import layers_text
 _UNTOUCHED = 0.02
 """Largest share of mismatches, against the worst layer's, in a layer that a fault leaves alone."""
 
-_FOUND = 0.5
+_WHOLE = 0.75
+"""Share of wrong layers from which on a row is wrong as a whole."""
+
+_FEWEST = 0.02
+"""Share of the wrong rows that have to be right in other layers: a few are so by chance."""
+
+_ROUNDED = 0.25
+"""Largest share of mismatches, against the worst layer's, that rounding may add in other layers."""
+
+_FOUND, _NEARLY_ALL = 0.5, 0.9
 _DROPPED = 0.9
 """Share of output rows that a lost verify result spoils; some come out right by chance."""
 
@@ -28,21 +37,28 @@ def diagnose_draft_layers(mismatch: Mismatch, sources: Sources) -> Diagnosis | N
     places = np.flatnonzero(touched)
     chance = mismatch.layers[0].extra["chance_overlap"]
     overlap = mismatch.overlap_at(places)
-    if touched.all() or overlap > max(2 * chance, chance + 0.15):
+    elsewhere = np.setdiff1d(mismatch.places_in_question, places)
+    if overlap > _like_strangers(mismatch) or len(places) == len(shares):
         return None
+    if not len(elsewhere) and shares[places].min() < _NEARLY_ALL:
+        return None  # all layers that are left are wrong: by itself that tells something only of whole layers
     decoded_only = _only_replayed_steps(mismatch)
-    among = mismatch.is_decoded if decoded_only else np.ones(len(mismatch.alignment), dtype=bool)
+    among = mismatch.rows_in_question & (mismatch.is_decoded | (not decoded_only))
     fewest = float(mismatch.cells[among][:, touched].mean(axis=0).min())
     if fewest < 0.05 or mismatch.facts.draft_layers is False:
         return None
-    most_elsewhere = float(shares[~touched].max())
+    most_elsewhere = float(shares[elsewhere].max(initial=0))
     wrong = layers_text(tuple(int(mismatch.alignment.layers[i]) for i in places))
     because = [
         f"{wrong}: {'all' if fewest == 1 else f'at least {percent(fewest)} of the'} cells differ"
         f"{' in rows of decode and verify steps' if decoded_only else ''}, with "
-        f"{overlap:.2f} of the experts in common where chance gives {chance:.2f}; in the other "
-        f"{counted(int((~touched).sum()), 'MoE layer')} "
-        f"{f'at most {percent(most_elsewhere)}' if most_elsewhere else 'none'} differ",
+        f"{overlap:.2f} of the experts in common where chance gives {chance:.2f}; "
+        + (
+            f"in the other {counted(len(elsewhere), 'MoE layer')} "
+            f"{f'at most {percent(most_elsewhere)}' if most_elsewhere else 'none'} differ"
+            if len(elsewhere)
+            else "what is wrong in the other MoE layers has another cause"
+        ),
         f"there {percent(mismatch.share_of('prompt'))} of the prompt rows and "
         f"{percent(mismatch.share_of('output'))} of the output rows are wrong",
     ]
@@ -50,6 +66,24 @@ def diagnose_draft_layers(mismatch: Mismatch, sources: Sources) -> Diagnosis | N
         because.append("a draft model was configured: its MoE layers carry these layer ids, too")
     cause, reasons = _which_guard(mismatch, decoded_only)
     return diagnosis(cause, 0.95 if mismatch.facts.draft else 0.6, because + reasons, mismatch.a)
+
+
+def unlike_layers(mismatch: Mismatch) -> NDArray[np.int64]:
+    """Places [l] of layers near chance in rows of which other layers are right, but for rounding."""
+    asked = mismatch.in_question.sum(axis=1)
+    partly = mismatch.rows & (mismatch.cells.sum(axis=1) < _WHOLE * asked)
+    wrong = (mismatch.cells & partly[:, None]).sum(axis=0)
+    shares, limit = wrong / max(1, wrong.max(initial=0)), _like_strangers(mismatch)
+    unlike = [p for p in np.flatnonzero(shares > _FOUND) if mismatch.overlap_at(np.asarray([p])) < limit]
+    others = np.setdiff1d(np.arange(len(shares)), unlike)
+    is_clear = partly.sum() >= _FEWEST * mismatch.rows.sum() and (shares[others] < _ROUNDED).all()
+    return np.asarray(unlike if is_clear else [], dtype=np.int64)
+
+
+def _like_strangers(mismatch: Mismatch) -> float:
+    """Largest share of common experts that is still near chance."""
+    chance = float(mismatch.layers[0].extra["chance_overlap"])
+    return max(2 * chance, chance + 0.15)
 
 
 def _only_replayed_steps(mismatch: Mismatch) -> bool:

@@ -27,7 +27,7 @@ class _OddIds:
     slot: NDArray[np.int64]
     value: NDArray[np.int64]
     cells: int
-    """Cells of all real rows in MoE layers."""
+    """Cells of all real rows in MoE layers, but those of zeros."""
 
     def __len__(self) -> int:
         return len(self.value)
@@ -126,5 +126,5 @@ def _odd_ids(trace: Trace, *, sentinels: bool = False) -> _OddIds:
         place=np.concatenate([at[1], place[wanted]]).astype(np.int64),
         slot=np.concatenate([at[2], invalid.slot[wanted]]).astype(np.int64),
         value=np.concatenate([rows.expert_ids[at].astype(np.int64), invalid.value[wanted]]),
-        cells=int(claimed.sum() * is_moe.sum()),
+        cells=int(rows.expert_ids[claimed][:, is_moe].any(axis=2).sum()),
     )

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
+from numpy.typing import NDArray
 
 from moeinspect.analysis.diagnose.facts import RunFacts, run_facts
 from moeinspect.analysis.diagnose.nextstep import diagnosis
@@ -13,33 +17,51 @@ from moeinspect.analysis.rules.grouping import layers_text
 from moeinspect.trace.schema import Trace
 
 
-def diagnose_zero_layers(trace: Trace, findings: tuple[Finding, ...]) -> list[Diagnosis]:
-    """Reads the cause off where the zero layers stand, and off the run's pipeline stages."""
-    zero = [finding for finding in findings if finding.rule == "zero-layers"]
-    layers = tuple(sorted({layer for finding in zero for layer in finding.layers}))
+def diagnose_zero_layers(
+    trace: Trace, findings: Sequence[Finding], cells: NDArray[np.bool_]
+) -> list[Diagnosis]:
+    """Reads causes off where the zero layers stand, and off the run's pipeline stages.
+
+    `findings` are of the rule `zero-layers`, `cells` [R, L] are those of the trace's
+    own axis that ask for a cause.
+    """
+    layers = tuple(sorted({layer for finding in findings for layer in finding.layers}))
     if not layers:
         return []
-    requests = {(f.request, f.evidence.get("sample", 0)) for f in zero}
+    requests = len({(f.request, f.evidence.get("sample", 0)) for f in findings})
+    whole = _of_layers(trace, layers, requests)
+    hashed = run_facts(trace).hash_layers or ()
+    others = tuple(layer for layer in layers if layer not in hashed)
+    groups = {layers: whole}
+    if whole.cause == "unknown" and 0 < len(others) == len(layers) - len(hashed):
+        groups = {part: _of_layers(trace, part, requests) for part in (hashed, others)}
+    return [
+        replace(found, explains=int(cells[:, np.isin(trace.axis_layers(), part)].sum()))
+        for part, found in groups.items()
+    ]
+
+
+def _of_layers(trace: Trace, layers: tuple[int, ...], requests: int) -> Diagnosis:
     because = [
         f"MoE {layers_text(layers)} are zero in every row of "
-        f"{of_all(len(requests), len(trace.requests), 'request')}, the other layers are not"
+        f"{of_all(requests, len(trace.requests), 'request')}, the other layers are not"
     ]
     facts = run_facts(trace)
     if facts.hash_layers and layers == facts.hash_layers:
         because.append("they are exactly the hash-routed layers of the model, whose router is one of its own")
-        return [diagnosis("hash-layer-uncaptured", 0.95, because, trace)]
+        return diagnosis("hash-layer-uncaptured", 0.95, because, trace)
     if not _is_one_block(trace, layers):
         if (how := _misread(trace, layers)) and is_imported(trace):
             because.append(how)
-            return [diagnosis("layer-shift", 0.85, because, trace)]
-        return [diagnosis("unknown", 0.3, because, trace)]
+            return diagnosis("layer-shift", 0.85, because, trace)
+        return diagnosis("unknown", 0.3, because, trace)
     if facts.pp_size is not None and facts.pp_size > 1 and (stages := _whole_stages(trace, layers, facts)):
         because.append(
             f"the run had {facts.pp_size} pipeline stages, and these are all MoE layers of {stages}: "
             "what these captured was not put together with the rest"
         )
-        return [diagnosis("pp-stage", 0.95, because, trace)]
-    return [_by_place(trace, layers, facts, because)]
+        return diagnosis("pp-stage", 0.95, because, trace)
+    return _by_place(trace, layers, facts, because)
 
 
 def first_stage_has_no_moe(trace: Trace, facts: RunFacts) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -28,13 +28,49 @@ _EXPLAINED_ALONE = {"id-out-of-range", "partial-sentinel", "filler-rows"}
 
 @dataclass(frozen=True)
 class Mismatch:
-    """Set mismatches that are neither rounding nor rows without routing, which have causes of their own."""
+    """Set mismatches that are neither rounding nor rows without routing, which have causes of their own.
+
+    What a cause explains is left out of the question by `without`: it is neither wrong nor right any more.
+    """
 
     comparison: Comparison
     layers: tuple[LayerStats, ...]
     findings: tuple[Finding, ...]
-    regions: Mapping[str, NDArray[np.bool_]]
-    """Rows [R] of each region."""
+    all_regions: Mapping[str, NDArray[np.bool_]]
+    """Rows [R] of each region, in question or not."""
+    open_cells: NDArray[np.bool_] | None = None
+    """Cells [R, L] in question; None: all but single zero cells, which the rules on zeros explain."""
+
+    def without(self, cells: NDArray[np.bool_]) -> Mismatch:
+        """The same with these cells [R, L] out of question."""
+        rest = replace(self, open_cells=self.in_question & ~cells)
+        rest.__dict__["_without_routing"] = self._without_routing  # what has not changed is costly
+        return rest
+
+    def only(self, cells: NDArray[np.bool_]) -> Mismatch:
+        """The same with wrong cells outside of these [R, L] out of question; right ones stay."""
+        return self.without(self.cells & ~cells)
+
+    @property
+    def in_question(self) -> NDArray[np.bool_]:
+        """Cells [R, L] that are looked at."""
+        return ~self._zero_cells if self.open_cells is None else self.open_cells
+
+    @cached_property
+    def rows_in_question(self) -> NDArray[np.bool_]:
+        """Rows [R] with such a cell."""
+        return np.asarray(self.in_question.any(axis=1))
+
+    @cached_property
+    def places_in_question(self) -> NDArray[np.int64]:
+        """Places [l] on axis L of the layers with such a cell in a row that holds routing."""
+        routed = self.in_question & ~self.unrouted[:, None]
+        return np.flatnonzero(routed.any(axis=0)).astype(np.int64)
+
+    @cached_property
+    def regions(self) -> Mapping[str, NDArray[np.bool_]]:
+        """Rows [R] in question of each region."""
+        return {name: rows & self.rows_in_question for name, rows in self.all_regions.items()}
 
     @property
     def alignment(self) -> Alignment:
@@ -53,7 +89,12 @@ class Mismatch:
 
     @cached_property
     def unrouted(self) -> NDArray[np.bool_]:
-        """Rows [R] that hold zeros or filler on either side."""
+        """Rows [R] in question that hold zeros or filler on either side."""
+        rows = self._without_routing
+        return rows if self.open_cells is None else rows & self.rows_in_question
+
+    @cached_property
+    def _without_routing(self) -> NDArray[np.bool_]:
         empty = [
             zero_rows(trace) | rows_of_findings(trace, self._alone(number))
             for number, trace in enumerate((self.a, self.comparison.b))
@@ -63,12 +104,12 @@ class Mismatch:
     @cached_property
     def cells(self) -> NDArray[np.bool_]:
         """The cells [R, L]."""
-        cells = self.comparison.cells.set_mismatch & ~self.comparison.explained_sets
-        return np.asarray(cells & ~self.unrouted[:, None] & ~self._zero_cells)
+        cells = self.comparison.cells.set_mismatch & ~self.comparison.explained_sets & self.in_question
+        return np.asarray(cells & ~self.unrouted[:, None])
 
     @cached_property
     def _zero_cells(self) -> NDArray[np.bool_]:
-        """Cells [R, L] of zeros on either side, which the rules on zeros explain."""
+        """Cells [R, L] of zeros on either side in rows that hold routing elsewhere."""
         zero = np.zeros(self.comparison.cells.set_mismatch.shape, dtype=bool)
         alignment = self.alignment
         for trace, rows, axis in (
@@ -78,7 +119,7 @@ class Mismatch:
             if trace.rows.expert_ids.shape[2] > 1:
                 checked = ~np.isin(alignment.layers, trace.model.capture_exempt_layers)
                 zero |= checked & ~gather(trace.rows.expert_ids, rows, axis).any(axis=2)
-        return zero
+        return zero & ~self._without_routing[:, None]
 
     @cached_property
     def rows(self) -> NDArray[np.bool_]:
@@ -88,7 +129,7 @@ class Mismatch:
     @cached_property
     def by_layer(self) -> NDArray[np.float64]:
         """Share of mismatching cells per layer [L]."""
-        compared = np.maximum(1, self.comparison.cells.compared.sum(axis=0))
+        compared = np.maximum(1, (self.comparison.cells.compared & self.in_question).sum(axis=0))
         return np.asarray(self.cells.sum(axis=0) / compared)
 
     @cached_property
@@ -107,7 +148,8 @@ class Mismatch:
         return self.share_among(self.regions[region])
 
     def share_among(self, rows: NDArray[np.bool_]) -> float:
-        """Share of these rows [R] that mismatch."""
+        """Share of these rows [R], as far as they are in question, that mismatch."""
+        rows = rows & self.rows_in_question
         return float(self.rows[rows].mean()) if rows.any() else 0.0
 
     def overlap_at(self, places: NDArray[np.int64]) -> float:
@@ -128,10 +170,19 @@ class Mismatch:
 
     def ids(self, side: str, rows: NDArray[np.int64]) -> NDArray[np.integer]:
         """Ids [n, L, K] of comparable rows on side `a` or `b`."""
+        return self._ids(side, rows, slice(None))
+
+    def ids_in_question(self, side: str, rows: NDArray[np.int64]) -> NDArray[np.integer]:
+        """Like `ids`, but of the layers in question alone: [n, l, K]."""
+        return self._ids(side, rows, self.places_in_question)
+
+    def _ids(
+        self, side: str, rows: NDArray[np.int64], layers: NDArray[np.int64] | slice
+    ) -> NDArray[np.integer]:
         alignment = self.alignment
         if side == "a":
-            return gather(self.a.rows.expert_ids, alignment.a_row[rows], alignment.a_axis)
-        return gather(self.comparison.b.rows.expert_ids, alignment.b_row[rows], alignment.b_axis)
+            return gather(self.a.rows.expert_ids, alignment.a_row[rows], alignment.a_axis[layers])
+        return gather(self.comparison.b.rows.expert_ids, alignment.b_row[rows], alignment.b_axis[layers])
 
     def found(self, rule: str) -> list[Finding]:
         """Errors and warnings of one rule."""

@@ -40,9 +40,9 @@ def diagnose_shifted_rows(mismatch: Mismatch, sources: Sources) -> Diagnosis | N
 def _patterns(mismatch: Mismatch) -> list[Pattern]:
     """How rows were moved in each request, if that explains most of what is misplaced."""
     moved = mismatch.comparison.moved
-    misplaced = moved.misplaced & ~mismatch.unrouted
+    misplaced = moved.misplaced & mismatch.rows_in_question & ~mismatch.unrouted
     found = moved.in_request | moved.elsewhere
-    if not moved.in_request.any() or moved.in_request[misplaced].mean() < 0.4:
+    if not (moved.in_request & misplaced).any() or moved.in_request[misplaced].mean() < 0.4:
         return []
     patterns = patterns_of(mismatch)
     explained = found & misplaced

@@ -13,7 +13,13 @@ from moeinspect.trace.schema import Trace
 
 
 def diagnosis(
-    cause: str, confidence: float, because: Sequence[str], trace: Trace, *, next_step: str | None = None
+    cause: str,
+    confidence: float,
+    because: Sequence[str],
+    trace: Trace,
+    *,
+    next_step: str | None = None,
+    explains: int = 0,
 ) -> Diagnosis:
     """A diagnosis with the references and the next step of its cause (names joined by `|`)."""
     names = cause.split("|")
@@ -23,6 +29,7 @@ def diagnosis(
         because=tuple(because),
         reference=references_of(names),
         next_step=next_step or _next_step(names, trace),
+        explains=explains,
     )
 
 

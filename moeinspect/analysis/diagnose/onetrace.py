@@ -23,28 +23,36 @@ from moeinspect.analysis.diagnose.ranks import diagnose_sliced_copies, rank_reas
 from moeinspect.analysis.diagnose.repeats import diagnose_repeated
 from moeinspect.analysis.diagnose.words import counted, of_all
 from moeinspect.analysis.diagnose.wrapped import diagnose_duplicates
-from moeinspect.analysis.diagnose.zeros import diagnose_zeros
+from moeinspect.analysis.diagnose.zeros import ZERO_RULES, diagnose_zeros
 from moeinspect.analysis.findings import Diagnosis, Finding
 from moeinspect.analysis.rules.grouping import layers_text
 from moeinspect.trace.schema import Trace
 
-_ZERO_RULES = {"zero-rows", "zero-layers"}
+_ABOUT_ROWS = {"missing-request", "missing-rows", "surplus-rows"}
+"""Rules that count rows, not cells."""
+
 _NEARLY_ALL = 0.95
 _MOST_NAMES = 4
 """Names that one cause may join."""
 
 
-def diagnose_trace(trace: Trace, findings: tuple[Finding, ...]) -> list[Diagnosis]:
-    """Causes of the errors and warnings that the one-trace rules gave for this trace."""
+def diagnose_trace(
+    trace: Trace, findings: tuple[Finding, ...], evidence: tuple[Finding, ...]
+) -> list[Diagnosis]:
+    """Causes of `findings`, errors and warnings that the one-trace rules gave for this trace.
+
+    `evidence` are all of these, also those that have a cause already.
+    """
     rules = {finding.rule for finding in findings}
     found: list[Diagnosis] = []
-    if rules & _ZERO_RULES:
-        own = tuple(finding for finding in findings if finding.rule in _ZERO_RULES)
-        found += [_with_ranks(one, trace, own) for one in diagnose_zeros(trace, findings)]
+    if rules & ZERO_RULES:
+        own = tuple(finding for finding in findings if finding.rule in ZERO_RULES)
+        found += [_with_ranks(one, trace, own) for one in diagnose_zeros(trace, evidence)]
     for rule, explain in _EXPLAINED.items():
         own = tuple(finding for finding in findings if finding.rule == rule)
         if own:
-            found.append(_with_ranks(explain(trace, own), trace, own))
+            cells = 0 if rule in _ABOUT_ROWS else sum(finding.count for finding in own)
+            found.append(_with_ranks(replace(explain(trace, own), explains=cells), trace, own))
     return found
 
 

@@ -55,7 +55,7 @@ def diagnose_tails(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
     if mismatch.cells[mismatch.rows].mean() < _WHOLE_ROWS:
         return None  # what was never stored is wrong in every layer; rounding is not
     unwritten = mismatch.rows | mismatch.unrouted
-    tails = _tails(mismatch, unwritten)
+    tails = tail_rows(mismatch, unwritten)
     if tails[unwritten].mean() < _NEARLY_ALL:
         return None
     is_left_over = bool(mismatch.unrouted.any() or sources.in_slot.mean() > _LEFT_OVER)
@@ -76,7 +76,7 @@ def diagnose_tails(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
     return diagnosis("read-early", sure if mismatch.facts.overlap else 0.5, because, mismatch.a)
 
 
-def _tails(mismatch: Mismatch, unwritten: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def tail_rows(mismatch: Mismatch, unwritten: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Rows [R] of the wrong run that ends a request and is computed by its last two steps.
 
     A request whose rows could not be compared to their end, since its tokens diverged, shows no end.

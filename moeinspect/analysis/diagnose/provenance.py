@@ -107,15 +107,32 @@ def cached_rows(trace: Trace) -> NDArray[np.bool_]:
 def rows_of_findings(trace: Trace, findings: Sequence[Finding]) -> NDArray[np.bool_]:
     """Rows [R] that findings of this trace name."""
     named = np.zeros(len(trace.rows), dtype=bool)
+    for _, rows in named_rows(trace, findings):
+        named[rows] = True
+    return named
+
+
+def cells_of_findings(trace: Trace, findings: Sequence[Finding]) -> NDArray[np.bool_]:
+    """Cells [R, L] of the trace's own layer axis that findings of this trace name."""
+    named = np.zeros(trace.rows.expert_ids.shape[:2], dtype=bool)
+    place = {int(layer): number for number, layer in enumerate(trace.axis_layers())}
+    for finding, rows in named_rows(trace, findings):
+        named[rows, [place[layer] for layer in finding.layers if layer in place]] = True
+    return named
+
+
+def named_rows(trace: Trace, findings: Sequence[Finding]) -> Iterator[tuple[Finding, slice]]:
+    """Findings of this trace that name rows, with the rows of the file."""
     requests = trace.requests
+    numbers: dict[tuple[str, int], list[int]] = {}
+    for number, key in enumerate(zip(requests.id.tolist(), requests.sample.tolist(), strict=True)):
+        numbers.setdefault(key, []).append(number)
     for finding in findings:
         if finding.rows is None:
             continue
-        own = (requests.id == finding.request) & (requests.sample == finding.evidence.get("sample", 0))
-        for request in np.flatnonzero(own).tolist():
+        for request in numbers.get((str(finding.request), int(finding.evidence.get("sample", 0))), ()):
             start, stop = trace.row_range(request).start, trace.row_range(request).stop
-            named[start + finding.rows[0] : min(stop, start + finding.rows[1])] = True
-    return named
+            yield finding, slice(start + finding.rows[0], min(stop, start + finding.rows[1]))
 
 
 def requests_of_findings(trace: Trace, findings: Sequence[Finding]) -> NDArray[np.int64]:

@@ -13,6 +13,9 @@ from moeinspect.analysis.diagnose.mismatch import Mismatch
 _SAMPLED_ROWS = 4096
 """Wrong rows that are looked up, spread over all of them."""
 
+_COMMON = ("right", "_all_right")
+"""What depends on the baseline and the layers in question alone."""
+
 Numbers = NDArray[np.int64]
 Marks = NDArray[np.bool_]
 
@@ -20,12 +23,16 @@ Marks = NDArray[np.bool_]
 class Sources:
     """Looks wrong rows of A up among B's rows: "the row of which other token does A hold here?"
 
-    A row is found at a *place* if some right row that A puts at that place has the same sets in all layers.
+    A row is found at a *place* if some right row that A puts at that place has the same sets in all layers in
+    question.
     Rows are places among the R comparable rows.
     """
 
-    def __init__(self, mismatch: Mismatch) -> None:
+    def __init__(self, mismatch: Mismatch, like: Sources | None = None) -> None:
+        """Takes from `like`, made of the same comparison, what it has looked up in the same layers."""
         self._mismatch = mismatch
+        if like is not None and np.array_equal(mismatch.places_in_question, like._layers):
+            self.__dict__ |= {name: like.__dict__[name] for name in _COMMON if name in like.__dict__}
         wrong = np.flatnonzero(mismatch.rows)
         self.rows: Numbers = wrong[:: -(-len(wrong) // _SAMPLED_ROWS) or 1]
         """Wrong rows that are looked up [n]."""
@@ -34,16 +41,27 @@ class Sources:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def spread(self, marks: Marks) -> Marks:
+        """Rows [R] for looked-up rows [n]; a wrong row that was not looked up goes with the one before."""
+        wrong = np.flatnonzero(self._mismatch.rows)
+        rows = np.zeros(len(self._mismatch.alignment), dtype=bool)
+        rows[wrong] = marks[np.searchsorted(self.rows, wrong, side="right") - 1]
+        return rows
+
+    @cached_property
+    def _layers(self) -> Numbers:
+        return self._mismatch.places_in_question
+
     @cached_property
     def held(self) -> NDArray[np.uint64]:
         """Key of what each looked-up row [n] holds."""
-        return row_keys(set_keys(self._mismatch.ids("a", self.rows)))
+        return row_keys(set_keys(self._mismatch.ids_in_question("a", self.rows)))
 
     @cached_property
     def right(self) -> NDArray[np.uint64]:
         """Key of the right row at each of the R comparable rows."""
         everything = np.arange(len(self._mismatch.alignment), dtype=np.int64)
-        return row_keys(set_keys(self._mismatch.ids("b", everything)))
+        return row_keys(set_keys(self._mismatch.ids_in_question("b", everything)))
 
     @cached_property
     def anywhere(self) -> Marks:
@@ -110,7 +128,8 @@ class Sources:
     def _all_right(self) -> NDArray[np.uint64]:
         """Key of each row of B, also of those that A has no row for."""
         rows = self._mismatch.comparison.b.rows
-        return row_keys(set_keys(rows.expert_ids[:, self._mismatch.alignment.b_axis]))
+        layers = self._mismatch.alignment.b_axis[self._mismatch.places_in_question]
+        return row_keys(set_keys(rows.expert_ids[:, layers]))
 
     def at_lag(self, distance: int) -> Marks:
         """Looked-up rows [n] found `distance` positions later in the same request."""

@@ -9,6 +9,9 @@ from moeinspect.analysis.diagnose.nextstep import diagnosis
 from moeinspect.analysis.diagnose.words import counted, of_all, percent
 from moeinspect.analysis.findings import Diagnosis
 
+_NEARLY_ALL, _SPREAD, _RARE = 0.9, 0.5, 0.25
+"""Rounding: share of cells off by one expert, of layers with some, and of a layer's cells."""
+
 
 def diagnose_tokens(mismatch: Mismatch) -> Iterator[Diagnosis]:
     """`tokens-diverged`: certain if everything before the first difference agrees."""
@@ -31,6 +34,24 @@ def diagnose_tokens(mismatch: Mismatch) -> Iterator[Diagnosis]:
     else:
         because.append(f"{before} do not all agree, so the tokens may be a consequence")
     yield diagnosis("tokens-diverged", 0.9 if explained else 0.5, because, mismatch.a)
+
+
+def diagnose_rounded(rest: Mismatch) -> Diagnosis | None:
+    """`numerics` for what faults leave, where no margin could say so: single experts, all over the layers."""
+    comparison, layers = rest.comparison, rest.places_in_question
+    if comparison.tolerance.exact or comparison.ties.has_margins or comparison.floor is not None:
+        return None
+    top_k = max(rest.a.model.top_k, comparison.b.model.top_k)
+    one_off = float((comparison.cells.overlap[rest.cells] == top_k - 1).mean())
+    touched = int(rest.cells.any(axis=0).sum())
+    if top_k < 2 or one_off < _NEARLY_ALL or touched < _SPREAD * len(layers) or rest.by_layer.max() > _RARE:
+        return None
+    because = [
+        f"{percent(one_off)} of the {counted(int(rest.cells.sum()), 'cell')} that are left differ by one "
+        f"expert, in {of_all(touched, len(layers), 'MoE layer')}: so does rounding",
+        "neither trace holds margins, which would tell",
+    ]
+    return diagnosis("numerics", 0.4, because, rest.a)
 
 
 def diagnose_numerics(mismatch: Mismatch) -> Diagnosis:

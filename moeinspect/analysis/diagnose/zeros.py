@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,7 +15,9 @@ from moeinspect.analysis.diagnose.nextstep import diagnosis
 from moeinspect.analysis.diagnose.provenance import (
     PromptShape,
     cached_rows,
+    cells_of_findings,
     computed_nowhere,
+    named_rows,
     prompt_rows,
     prompt_shape,
     rows_of_findings,
@@ -26,43 +30,83 @@ from moeinspect.analysis.findings import Diagnosis, Finding
 from moeinspect.analysis.requests import is_imported
 from moeinspect.trace.schema import Origin, Trace, Validity
 
+ZERO_RULES = {"zero-rows", "zero-layers"}
 _FEWEST_OUTPUTS = 4
 """Output rows from which on a request shows more than its last steps."""
 
 
 def diagnose_zeros(trace: Trace, findings: tuple[Finding, ...]) -> list[Diagnosis]:
-    """Reads the cause off which rows are zero, and off who says that it computed them.
+    """Causes of zero rows, of layers that are zero besides, and `unknown` for other zero cells."""
+    zero = zero_rows(trace)
+    rest = cells_of_findings(trace, [f for f in findings if f.rule in ZERO_RULES])
+    found = []
+    if zero.any():
+        found += diagnose_zero_rows(trace, findings, zero)
+        rest &= ~zero[:, None]
+    layers = [f for f in findings if f.rule == "zero-layers"]
+    besides = [f for f, rows in named_rows(trace, layers) if not zero[rows].all()]
+    found += diagnose_zero_layers(trace, besides, rest)
+    rest &= ~cells_of_findings(trace, besides)
+    if rest.any():
+        found.append(_some_layers(trace, rest))
+    return found
+
+
+def diagnose_zero_rows(
+    trace: Trace, findings: tuple[Finding, ...], zero: NDArray[np.bool_]
+) -> list[Diagnosis]:
+    """Reads causes off which rows [R] are zero, and off who says that it computed them.
 
     Rows that are known to be a former owner's count like zeros: on a slot that was used before, a forgotten
     write leaves those. Where no slot is known, any other request's row does, on that side of the prompt's end
     on which all zeros stand: which of two equal rows is the copy is not known then.
     """
-    zero = zero_rows(trace)
-    if not zero.any():
-        return diagnose_zero_layers(trace, findings)
     unwritten = zero | _left_over(trace, findings, zero)
+    whole = _of_rows(trace, zero, unwritten)
+    for part in (cached_rows(trace), prompt_rows(trace)) if whole.cause == "unknown" else ():
+        sides = [side for side in (part, ~part) if zero[side].any()]
+        halves = [_of_rows(trace, zero & side, unwritten & side) for side in sides]
+        if len(halves) == 2 and all(half.cause != "unknown" for half in halves):
+            return halves
+    return [whole]
+
+
+def _of_rows(trace: Trace, zero: NDArray[np.bool_], unwritten: NDArray[np.bool_]) -> Diagnosis:
+    found = _cause_of_rows(trace, zero, unwritten)
+    checked = np.isin(trace.axis_layers(), trace.model.moe_layers)
+    checked &= ~np.isin(trace.axis_layers(), trace.model.capture_exempt_layers)
+    return replace(found, explains=int(zero.sum() * checked.sum()))
+
+
+def _cause_of_rows(trace: Trace, zero: NDArray[np.bool_], unwritten: NDArray[np.bool_]) -> Diagnosis:
     facts, shape = run_facts(trace), prompt_shape(trace, unwritten)
     if shape.is_everything or (shape.is_only_prompts and facts.disagg is False):
-        return [_everything(trace, facts, shape)]
+        return _everything(trace, facts, shape)
     if _ends_with_the_first_weights(trace, zero):
-        return [_of_first_weights(trace, zero)]
+        return _of_first_weights(trace, zero)
     if cached_rows(trace)[unwritten].mean() >= 0.9:
-        return [_cached(trace, facts, unwritten)]
+        return _cached(trace, facts, unwritten)
     if (shards := diagnose_shards(trace, facts, zero)) is not None:
-        return [shards]
+        return shards
     if shape.is_prompt or _are_nearly_the_prompts(trace, unwritten):
-        return [_whole_prompt(trace, facts, shape)]
+        return _whole_prompt(trace, facts, shape)
     if facts.disagg is not False and (seam := _after_prompt(trace, unwritten)):
-        return [_seam(trace, facts, seam)]
+        return _seam(trace, facts, seam)
     if shape.is_output:
-        return [_whole_output(trace, facts, shape)]
+        return _whole_output(trace, facts, shape)
     if facts.draft and facts.overlap is not False and _is_verified(trace, unwritten):
-        return [_verified(trace, unwritten)]
+        return _verified(trace, unwritten)
     if (dropped := _from_prompts_on(trace, facts, unwritten)) is not None:
-        return [dropped]
+        return dropped
     if (made := diagnose_made(trace, unwritten)) is not None:
-        return [made]
-    return [_scattered(trace, facts, unwritten)]
+        return made
+    return _scattered(trace, facts, unwritten)
+
+
+def _some_layers(trace: Trace, cells: NDArray[np.bool_]) -> Diagnosis:
+    rows = counted(int(cells.any(axis=1).sum()), "row")
+    because = [f"{counted(int(cells.sum()), 'cell')} of zeros in {rows} of which other layers are right"]
+    return diagnosis("unknown", 0.2, because, trace, explains=int(cells.sum()))
 
 
 def _left_over(trace: Trace, findings: tuple[Finding, ...], zero: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -204,7 +204,7 @@ def test_two_inputs_with_one_cause_give_one_diagnosis():
 
 def test_notes_are_no_reason_for_a_diagnosis():
     note = Finding("missing-rows", "note", "aborted", 3, input=0, request="r0")
-    assert diagnose_check([trace(records())], [note]) == ()
+    assert diagnose_check([trace(records())], [note]).diagnoses == ()
 
 
 def test_the_names_of_the_injected_faults_change_nothing():

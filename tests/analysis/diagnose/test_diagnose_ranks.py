@@ -228,7 +228,7 @@ def test_one_trace_shows_a_slice_where_rows_are_copies_from_another_rank(source,
     copies = {"sources": [{"request": source, "rows": [PROMPT, PROMPT + 2]}]}
     rows = (PROMPT, PROMPT + 2)
     stale = Finding("stale-rows", "warning", "", 8, request="r1", rows=rows, region="output", evidence=copies)
-    (one,) = diagnose_check([ranked_trace(made)], [stale])
+    (one,) = diagnose_check([ranked_trace(made)], [stale]).diagnoses
     assert one.cause == cause
 
 
