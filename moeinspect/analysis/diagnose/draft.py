@@ -135,7 +135,7 @@ def diagnose_accepted(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
         return diagnosis("verify-dropped", 0.85 if mismatch.facts.draft else 0.4, because, mismatch.a)
     if mismatch.facts.draft_tree:
         return _of_a_tree(mismatch, because)
-    if mismatch.facts.draft is None:
+    if mismatch.facts.draft is None and not mismatch.may_be_rounding:
         because.append("the trace does not tell whether a draft was configured")
         return diagnosis("tree-rows", 0.5, because, mismatch.a)
     return None

@@ -22,6 +22,9 @@ if TYPE_CHECKING:  # compare imports this package
 
 NEARLY_ALL = 0.95
 
+_ABOUT = 0.05
+"""Share of experts by which cells that lack one expert may have fewer in common on average."""
+
 _EXPLAINED_ALONE = {"id-out-of-range", "partial-sentinel", "filler-rows"}
 """One-trace rules whose rows hold no routing at all."""
 
@@ -157,6 +160,13 @@ class Mismatch:
         cells = self.cells[:, places]
         top_k = max(self.a.model.top_k, self.comparison.b.model.top_k)
         return float(self.comparison.cells.overlap[:, places][cells].mean()) / top_k if cells.any() else 1.0
+
+    @cached_property
+    def may_be_rounding(self) -> bool:
+        """Wrong cells lack one expert each: what no margin explains may be rounding all the same."""
+        top_k = max(self.a.model.top_k, self.comparison.b.model.top_k)
+        everywhere = np.arange(len(self.layers), dtype=np.int64)
+        return top_k > 2 and self.overlap_at(everywhere) > (top_k - 1) / top_k - _ABOUT
 
     def of_a(self, column: str) -> NDArray[np.int64]:
         """A column of A's rows (`step`, `slot`, ...), for the comparable rows [R]."""

@@ -140,7 +140,9 @@ def diagnose_outputs(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
     facts = mismatch.facts
     if knows_workers(mismatch.a) or facts.draft is False or mismatch.share_in("output") < 1.0:
         return None
-    if mismatch.unrouted[mismatch.alignment.is_prompt].any() or not len(sources):
+    if mismatch.unrouted[mismatch.alignment.is_prompt].any() or mismatch.may_be_rounding:
+        return None
+    if not len(sources):
         return None
     requests, first = _outputs(mismatch)
     share = mismatch.share_of("output")

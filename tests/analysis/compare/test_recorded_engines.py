@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from analysis.realtraces import sglang_trace
 
 from moeinspect.analysis.compare import compare, diff_report
@@ -47,3 +48,28 @@ def test_ngram_drafts_with_overlap_leave_every_row_zero():
     assert report.verdict == "findings"
     assert all(one.set_mismatch == 1.0 for one in report.layers)
     assert "verify-dropped" in report.diagnoses[0].cause.split("|")
+
+
+TREE_ARGUMENTS = {"speculative_algorithm": "STANDALONE", "speculative_eagle_topk": 4}
+NGRAM_ARGUMENTS = {"enable_return_routed_experts": True, "speculative_algorithm": "NGRAM"}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "cause"),
+    [
+        ("c_tree_det", {}, "tree-rows"),
+        ("c_tree_det", TREE_ARGUMENTS, "tree-rows"),
+        ("d_ngram", {}, "init-order|kernel-uncaptured|verify-dropped"),
+        ("d_ngram", NGRAM_ARGUMENTS, "verify-dropped"),
+    ],
+)
+def test_few_requests_tell_the_cause_as_well_with_the_servers_arguments_or_without(name, arguments, cause):
+    a, b = sglang_trace(name), sglang_trace("a_det")
+    first = a.requests.token_start[12]
+    part = replace(
+        a,
+        run=replace(a.run, run_config=arguments),
+        requests=replace(a.requests, **{n: getattr(a.requests, n)[:12] for n in a.requests.__slots__}),
+        tokens=a.tokens[:first],
+    )
+    assert diff_report(part, b).diagnoses[0].cause == cause

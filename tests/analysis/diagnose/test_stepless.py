@@ -212,3 +212,11 @@ def test_zeros_from_the_first_output_row_on_are_a_dropped_result_and_those_at_th
     assert causes[0] == "verify-dropped"
     assert "read-early" in causes[1].split("|")
     assert "verify-dropped" not in causes[1]
+
+
+def test_outputs_that_lack_one_expert_here_and_there_are_no_tree():
+    def one_expert(ids, number, rng):
+        for row in ids[PROMPT::3]:
+            row[1, 2] = np.setdiff1d(np.arange(FACTS.num_experts), row[1])[0]
+
+    assert first_cause(spoil(one_expert)) == "unknown"
