@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,6 +23,10 @@ _WHOLE_ROWS = 0.75
 
 _SURE, _SURE_JOINED = 0.6, 0.7
 """Confidence that a cause beside another one needs; one of several names says less."""
+
+_LEFT_OUT = (
+    "wrong cells elsewhere are left out of these figures: something else explains them, or nothing does"
+)
 
 _LEFT_OVER = 0.5
 """Share of wrong rows that hold other tokens' rows, which shows by itself that something was misplaced."""
@@ -119,6 +123,7 @@ def _in_its_place(rest: Mismatch, sources: Sources, detectors: Sequence[Detector
         found = detector.find(view, around)
         if found is None or not _is_sure(found):
             continue
+        found = replace(found, because=(*found.because, _LEFT_OUT))
         if detector.by_content:
             return _Step(detector, found, place)
         asked = view.in_question[view.rows].sum()
