@@ -16,6 +16,7 @@ from moeinspect.analysis.findings import Diagnosis
 from moeinspect.trace.schema import Trace, Validity
 
 _NEARLY_ALL = 0.9
+_SELDOM = 0.2
 _FEW = 8
 """Rows that the last steps of a request may have, those of a draft included."""
 _IN_FLIGHT = 4
@@ -87,6 +88,18 @@ def diagnose_declared(mismatch: Mismatch) -> Iterator[Diagnosis]:
     runs = marked_runs(mismatch.a, missing)
     if (found := diagnose_gaps(mismatch.a, runs.chosen(~runs.is_whole), "rows that are missing")) is not None:
         yield found
+
+
+def one_gap_each(trace: Trace, zero: NDArray[np.bool_]) -> bool:
+    """Whether each touched request has one gap of zero rows [R] that hardly ever ends with the prompt.
+
+    Without steps that is no shard of them: those lose the ends of prompts, and in long ones several runs.
+    """
+    runs = marked_runs(trace, zero)
+    if knows_workers(trace) or not runs.is_inner.all() or len(np.unique(runs.request)) < len(runs):
+        return False
+    prompt = (trace.requests.prompt_len - trace.requests.start_pos)[runs.request]
+    return bool(len(runs) and (runs.last == prompt).mean() <= _SELDOM)
 
 
 def diagnose_made(trace: Trace, zero: NDArray[np.bool_]) -> Diagnosis | None:

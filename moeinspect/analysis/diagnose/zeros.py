@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from moeinspect.analysis.diagnose.arguments import VLLM
 from moeinspect.analysis.diagnose.facts import EXPORTS_TOP_K, RunFacts, knows_workers, run_facts
-from moeinspect.analysis.diagnose.gaps import diagnose_made
+from moeinspect.analysis.diagnose.gaps import diagnose_made, one_gap_each
 from moeinspect.analysis.diagnose.layers import diagnose_zero_layers, first_stage_has_no_moe
 from moeinspect.analysis.diagnose.nextstep import diagnosis
 from moeinspect.analysis.diagnose.provenance import (
@@ -86,7 +86,7 @@ def _cause_of_rows(trace: Trace, zero: NDArray[np.bool_], unwritten: NDArray[np.
         return _of_first_weights(trace, zero)
     if cached_rows(trace)[unwritten].mean() >= 0.9:
         return _cached(trace, facts, unwritten)
-    if (shards := diagnose_shards(trace, facts, zero)) is not None:
+    if not one_gap_each(trace, zero) and (shards := diagnose_shards(trace, facts, zero)) is not None:
         return shards
     if shape.is_prompt or _are_nearly_the_prompts(trace, unwritten):
         return _whole_prompt(trace, facts, shape)

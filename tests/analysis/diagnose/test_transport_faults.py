@@ -86,3 +86,8 @@ def test_a_layer_that_repeats_its_neighbour_may_be_shifted():
     changed = replace(HEALTHY, rows=replace(HEALTHY.rows, expert_ids=ids))
     assert diff_report(changed, HEALTHY).diagnoses[0].cause == "layer-shift|mtp-alias"
     assert check_report([changed]).diagnoses[0].cause == "layer-shift|mtp-alias"
+
+
+def test_one_gap_in_each_request_is_no_shard_of_steps():
+    changed = filled(HEALTHY, np.random.default_rng(0), filler="zeros", place="between", rows=12, share=1.0)
+    assert check_report([imported(changed)]).diagnoses[0].cause == "filler-as-real|turn-gap"
