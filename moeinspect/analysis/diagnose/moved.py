@@ -21,6 +21,8 @@ _HALF_ROWS = 2
 
 def diagnose_moved(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
     """What no engine's fault looks like: pieces, stripes, and lags that the prompt's rows have, too."""
+    if (packed := _in_packs(mismatch)) is not None:
+        return packed
     patterns = _patterns(mismatch)
     if not patterns:
         return None
@@ -55,6 +57,30 @@ def _patterns(mismatch: Mismatch) -> list[Pattern]:
             )
             explained[ends] = misplaced[ends]
     return patterns if explained.sum() >= _FOUND * misplaced.sum() else []
+
+
+def _in_packs(mismatch: Mismatch) -> Diagnosis | None:
+    """`cp-slice`: rows of the whole file at one lag in each request, on into the next ones."""
+    alignment, moved = mismatch.alignment, mismatch.comparison.moved
+    misplaced = moved.misplaced & ~mismatch.unrouted
+    rows = np.flatnonzero(misplaced & (moved.source >= 0))
+    if not moved.elsewhere[rows].any() or len(rows) < _FOUND * misplaced.sum():
+        return None
+    pair, lag = alignment.pair[rows].astype(np.int64), moved.source[rows] - alignment.b_row[rows]
+    both, counts = np.unique(np.stack([pair, lag], axis=1), axis=0, return_counts=True)
+    most = np.zeros(len(alignment.pairing.pairs), dtype=np.int64)
+    np.maximum.at(most, both[:, 0], counts)
+    owner = np.searchsorted(mismatch.comparison.b.requests.row_start, moved.source[rows], side="right")
+    spans = np.unique(np.unique(np.stack([pair, owner], axis=1), axis=0)[:, 0], return_counts=True)
+    crossing = int((spans[1] > 1).sum())
+    if most.sum() < 0.9 * len(rows) or crossing < max(2, 0.3 * len(spans[0])):
+        return None
+    because = [
+        f"{counted(len(rows), 'row')} hold those of other places in the file, at one lag in each request, "
+        f"and {counted(crossing, 'request')} go on into the next one: packed sequences whose rows and tokens "
+        "are padded differently",
+    ]
+    return diagnosis("cp-slice", 0.95, because, mismatch.a)
 
 
 def _in_pieces(mismatch: Mismatch, patterns: list[Pattern]) -> Diagnosis | None:

@@ -111,6 +111,14 @@ def _restarts(place: Numbers, source: Numbers) -> Numbers:
     return place[follows]
 
 
+def _at_slices(restarts: Numbers, num_rows: int) -> bool:
+    """Whether a request begins again where slices of one length do: a joined answer does so anywhere."""
+    size = int(restarts[0])
+    if num_rows < 2.5 * size:
+        return size == 2 * -(-num_rows // 4)
+    return len(restarts) > 1 and not (restarts % size).any()
+
+
 def _in_pieces(place: Numbers, source: Numbers, is_moved: NDArray[np.bool_], num_rows: int) -> str:
     if stripe := _stripe(place, source):
         return stripe
@@ -125,9 +133,8 @@ def _in_pieces(place: Numbers, source: Numbers, is_moved: NDArray[np.bool_], num
         return f"{len(pieces)} pieces changed places"
     restarts = _restarts(place, source)
     if len(restarts) and backward == 1.0:
-        ranks = round(num_rows / restarts[0])
-        at_seam = int(restarts[0]) == 2 * -(-num_rows // (2 * ranks))
-        return f"{len(restarts) + 1} pieces begin with the request's first row" if at_seam else ""
+        slices = f"{len(restarts) + 1} pieces begin with the request's first row"
+        return slices if _at_slices(restarts, num_rows) else ""
     if len(lags) > 1 and counts.max() >= _ONE_LAG * counts.sum():
         return ""
     if min(backward, 1 - backward) > 0:

@@ -70,6 +70,7 @@ CASES = [
     ("cp-slice", "multiple-4"),
     ("cp-slice", "pack"),
     ("cp-slice", "pack-late"),
+    ("cp-slice", "pack-multiple"),
     ("prompt-truncated", "whole"),
     ("prompt-truncated", "tail-deep"),
     ("replay-noop", "everywhere"),
