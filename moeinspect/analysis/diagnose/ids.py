@@ -32,21 +32,39 @@ class _OddIds:
     def __len__(self) -> int:
         return len(self.value)
 
-    @property
-    def is_one_column(self) -> bool:
-        """One value in one slot, in nearly every cell."""
-        same = len(np.unique(self.slot)) == 1 and len(np.unique(self.value)) == 1
-        return same and len(self) >= _NEARLY_ALL * self.cells
+    def column(self) -> _OddIds | None:
+        """Those of one value in one slot, if they are in nearly every cell."""
+        pairs, counts = np.unique(np.stack([self.slot, self.value], axis=1), axis=0, return_counts=True)
+        if not len(counts) or counts.max() < _NEARLY_ALL * self.cells:
+            return None
+        slot, value = pairs[counts.argmax()]
+        return self._those((self.slot == slot) & (self.value == value))
+
+    def but(self, column: _OddIds) -> _OddIds:
+        """Those of the other slots."""
+        return self._those(self.slot != column.slot[0])
+
+    def _those(self, chosen: NDArray[np.bool_]) -> _OddIds:
+        return _OddIds(self.place[chosen], self.slot[chosen], self.value[chosen], self.cells)
 
 
-def diagnose_out_of_range(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
-    """Reads the cause off which values stand where, and off the run's redundant and shared experts."""
+def diagnose_out_of_range(trace: Trace, findings: tuple[Finding, ...]) -> tuple[Diagnosis, ...]:
+    """Reads the causes off which values stand where, and off the run's redundant and shared experts.
+
+    A column of one odd value may stand beside odd values in the other slots: both have a cause then.
+    """
     facts, odd = run_facts(trace), _odd_ids(trace)
     if not len(odd) and (absent := _absent_rows(trace, findings)) is not None:
-        return absent
+        return (absent,)
+    if facts.fused_shared_expert is False or (column := odd.column()) is None:
+        return (_beyond_experts(trace, findings, facts, odd),)
+    rest = odd.but(column)
+    shared = _shared_column(trace, facts, column)
+    return (shared, _beyond_experts(trace, findings, facts, rest)) if len(rest) else (shared,)
+
+
+def _beyond_experts(trace: Trace, findings: tuple[Finding, ...], facts: RunFacts, odd: _OddIds) -> Diagnosis:
     num_experts = trace.model.num_experts
-    if len(odd) and odd.is_one_column and facts.fused_shared_expert is not False:
-        return _shared_column(trace, facts, odd)
     largest = int(odd.value.max(initial=0))
     because = [f"ids beyond the {num_experts:,} experts of the model, up to {largest:,}"]
     copies = facts.redundant_experts
@@ -85,9 +103,9 @@ def _absent_rows(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis | Non
 def shared_column_of_sentinels(trace: Trace) -> Diagnosis | None:
     """`shared-expert-column` where the column's id is stored as "no id": one slot lacks it everywhere."""
     facts, odd = run_facts(trace), _odd_ids(trace, sentinels=True)
-    if not len(odd) or not odd.is_one_column or facts.fused_shared_expert is False:
+    if facts.fused_shared_expert is False or (column := odd.column()) is None:
         return None
-    return _shared_column(trace, facts, odd)
+    return _shared_column(trace, facts, column)
 
 
 def _shared_column(trace: Trace, facts: RunFacts, odd: _OddIds) -> Diagnosis:
@@ -97,6 +115,11 @@ def _shared_column(trace: Trace, facts: RunFacts, odd: _OddIds) -> Diagnosis:
         f"slot {slot}{', the last one,' if is_last else ''} holds {value} in every row and MoE layer: a "
         "column that no router chose",
     ]
+    copies = facts.redundant_experts or 0
+    if copies and value == trace.model.num_experts + copies:
+        because.append(
+            f"{value} comes right after the {value} physical experts, where a fused shared expert stands"
+        )
     if value == trace.model.num_experts:
         because.append(
             f"{value} comes right after the {value} experts, as the id of a shared expert that is fused with "

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from moeinspect.analysis.diagnose.aliases import diagnose_equal_layers
+from moeinspect.analysis.diagnose.batch import diagnose_given_away
 from moeinspect.analysis.diagnose.facts import run_facts
 from moeinspect.analysis.diagnose.ids import diagnose_out_of_range, shared_column_of_sentinels
 from moeinspect.analysis.diagnose.joins import diagnose_surplus
@@ -48,11 +49,17 @@ def diagnose_trace(
     if rules & ZERO_RULES:
         own = tuple(finding for finding in findings if finding.rule in ZERO_RULES)
         found += [_with_ranks(one, trace, own) for one in diagnose_zeros(trace, evidence)]
+    explained: set[str] = set()
+    if rules & _ABOUT_ROWS and (given := diagnose_given_away(trace, evidence)) is not None:
+        found.append(given)
+        explained = _ABOUT_ROWS  # rows under another request's name say nothing by their number
     for rule, explain in _EXPLAINED.items():
         own = tuple(finding for finding in findings if finding.rule == rule)
-        if own:
+        if own and rule not in explained:
             cells = 0 if rule in _ABOUT_ROWS else sum(finding.count for finding in own)
-            found.append(_with_ranks(replace(explain(trace, own), explains=cells), trace, own))
+            causes = explain(trace, own)
+            several = (causes,) if isinstance(causes, Diagnosis) else causes
+            found += [_with_ranks(replace(one, explains=cells), trace, own) for one in several]
     return found
 
 
@@ -195,7 +202,7 @@ def _always(cause: str, confidence: float, reason: str) -> Callable[[Trace, tupl
     return explain
 
 
-_EXPLAINED: Mapping[str, Callable[[Trace, tuple[Finding, ...]], Diagnosis]] = {
+_EXPLAINED: Mapping[str, Callable[[Trace, tuple[Finding, ...]], Diagnosis | tuple[Diagnosis, ...]]] = {
     "missing-request": _absent,
     "missing-rows": _missing,
     "surplus-rows": diagnose_surplus,

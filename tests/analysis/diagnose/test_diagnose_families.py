@@ -4,7 +4,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from analysis.diagnose.faultytraces import FACTS, PROMPT, baseline, records, spoiled, trace, zeroed
+from analysis.diagnose.faultytraces import (
+    FACTS,
+    OUTPUT,
+    PROMPT,
+    baseline,
+    first_rows,
+    records,
+    spoiled,
+    trace,
+    zeroed,
+)
 from analysis.diagnose.test_diagnose_diff import causes, random_layers
 
 from moeinspect.analysis.check import check_report
@@ -223,6 +233,27 @@ def test_rows_of_other_requests_where_some_did_not_ask_are_an_index_swap():
     report = diff_report(bad, good)
     assert report.diagnoses[0].cause == "batch-index-swap"
     assert any("got none" in reason for reason in report.diagnoses[0].because)
+
+
+def test_rows_of_who_did_not_ask_are_an_index_swap_and_their_number_says_nothing():
+    """As where only the decode side mixes its answers up: prompts right, outputs others', lengths odd."""
+    made, missing = records(8), np.full(PROMPT + OUTPUT - 1, Validity.MISSING, np.uint8)
+    listed = [["r0", 0], ["r1", 0], ["r4", 0]]
+    swapped = list(made)
+    swapped[0] = first_rows(made[0], PROMPT, outputs=OUTPUT)
+    swapped[2] = replace(
+        made[2], expert_ids=np.concatenate([made[2].expert_ids[:PROMPT], made[3].expert_ids[PROMPT:]])
+    )
+    for number in (1, 3, 4):
+        swapped[number] = replace(made[number], validity=missing)
+    bad = trace(swapped, not_opted_in=listed)
+    good = trace(records(8, disagg=False), disagg=False, overlap=False, path="b.h5", not_opted_in=listed)
+    for found in (diff_report(bad, good).diagnoses, check_report([bad]).diagnoses):
+        (one,) = found
+        assert (one.cause, one.confidence) == ("batch-index-swap", 0.95)
+        assert any("1 of 3 requests that did not ask for rows hold" in reason for reason in one.because)
+    everybody = check_report([trace(swapped, not_opted_in=[["r9", 0]])]).diagnoses
+    assert "batch-index-swap" not in [one.cause for one in everybody]
 
 
 def test_recomputed_rows_of_older_weights_are_rerouted():

@@ -166,6 +166,22 @@ def test_one_id_in_the_last_slot_of_all_cells_is_the_column_of_a_fused_shared_ex
     assert "shared-expert-column" not in causes(alone)
 
 
+def test_a_column_beside_physical_ids_leaves_both_causes():
+    def change(record, number):
+        ids = physical(record, 4)["expert_ids"]
+        ids[:, :, -1] = E + 4
+        return {"expert_ids": ids}
+
+    switches = {"redundant_experts": 4, "fused_shared_expert": True}
+    both = diagnoses(spoiled(change, disagg=False, **switches))
+    assert {(one.cause, one.confidence) for one in both} == {
+        ("shared-expert-column", 0.95),
+        ("physical-ids", 0.95),
+    }
+    physical_only = spoiled(lambda record, number: physical(record, 4), disagg=False, **switches)
+    assert causes(physical_only) == ["physical-ids"]
+
+
 ACCEPTED = 2
 """Tokens that each verify step of the runs below feeds and accepts per request."""
 
