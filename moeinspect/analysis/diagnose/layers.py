@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from moeinspect.analysis.diagnose.facts import RunFacts, run_facts
+from moeinspect.analysis.diagnose.facts import EXPORTS_TOP_K, RunFacts, run_facts
 from moeinspect.analysis.diagnose.nextstep import diagnosis
 from moeinspect.analysis.diagnose.words import of_all
 from moeinspect.analysis.findings import Diagnosis, Finding
@@ -50,6 +50,8 @@ def _of_layers(trace: Trace, layers: tuple[int, ...], requests: int) -> Diagnosi
     if facts.hash_layers and layers == facts.hash_layers:
         because.append("they are exactly the hash-routed layers of the model, whose router is one of its own")
         return diagnosis("hash-layer-uncaptured", 0.95, because, trace)
+    if facts.hash_layers and set(layers) == set(trace.model.moe_layers) - set(facts.hash_layers):
+        return _all_but_hashed(trace, layers, facts, because)
     if not _is_one_block(trace, layers):
         if (how := _misread(trace, layers)) and is_imported(trace):
             because.append(how)
@@ -68,6 +70,22 @@ def first_stage_has_no_moe(trace: Trace, facts: RunFacts) -> bool:
     """Whether all MoE layers of a pipelined run are in later stages: then those lost leave nothing."""
     stages = _stages(trace, facts)
     return len(stages) > 1 and not stages[0]
+
+
+def _all_but_hashed(trace: Trace, layers: tuple[int, ...], facts: RunFacts, because: list[str]) -> Diagnosis:
+    """A fused kernel keeps what it chose; hash-routed layers choose outside of it."""
+    because.append("all layers but the hash-routed ones are zero, which look their experts up in a table")
+    causes = []
+    if facts.backend in EXPORTS_TOP_K:
+        because.append(f"the MoE backend was {facts.backend}, which exports its top-k")
+    else:
+        because.append("a fused kernel that does not export its top-k leaves nothing of the others")
+        causes.append("kernel-uncaptured")
+    if facts.pp_size != 1 and (facts.pp_size is None or _whole_stages(trace, layers, facts)):
+        because.append("they may be the layers of other pipeline stages as well")
+        causes.append("pp-stage")
+    confidence = 0.9 if len(causes) == 1 and facts.backend is not None else 0.6 if causes else 0.3
+    return diagnosis("|".join(causes) or "unknown", confidence, because, trace)
 
 
 def _by_place(trace: Trace, layers: tuple[int, ...], facts: RunFacts, because: list[str]) -> Diagnosis:
