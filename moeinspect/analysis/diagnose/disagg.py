@@ -1,15 +1,20 @@
-"""Wrong prompts of a disaggregated run: not merged, or never stored by the worker that ran them."""
+"""Wrong halves of a disaggregated run: not merged, never stored, or joined at another row than they begin."""
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from moeinspect.analysis.diagnose.mismatch import NEARLY_ALL, Mismatch
 from moeinspect.analysis.diagnose.nextstep import diagnosis
-from moeinspect.analysis.diagnose.provenance import computed_nowhere, workers_of
+from moeinspect.analysis.diagnose.provenance import computed_nowhere, prompt_rows, workers_of
 from moeinspect.analysis.diagnose.sources import Sources
-from moeinspect.analysis.diagnose.words import percent
+from moeinspect.analysis.diagnose.words import of_all, percent
 from moeinspect.analysis.findings import Diagnosis
+from moeinspect.trace.schema import Trace
+
+_SEAM = 0.8
+"""Share of the affected requests that need a row behind the prompt which nobody computed."""
 
 
 def diagnose_prompt_of_elsewhere(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
@@ -35,3 +40,30 @@ def diagnose_prompt_of_elsewhere(mismatch: Mismatch, sources: Sources) -> Diagno
         ]
         return diagnosis("skip-finalize-prefill", 0.8, because, mismatch.a)
     return None
+
+
+def outputs_of_nobody(trace: Trace) -> NDArray[np.bool_]:
+    """Output rows [R] of which the worker that returned them says that it never computed them.
+
+    Of a prompt that means that another worker did; an output's rows there are a prompt's, out of place.
+    """
+    return np.asarray(computed_nowhere(trace) & ~prompt_rows(trace))
+
+
+def diagnose_seam(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
+    """`merge-misaligned`: behind the prompt stand rows of the decode side's own part of it."""
+    if mismatch.facts.disagg is False or mismatch.share_in("output") < NEARLY_ALL:
+        return None
+    pair = mismatch.alignment.pair
+    touched = np.unique(pair[mismatch.rows | mismatch.unrouted])
+    strange = np.unique(pair[outputs_of_nobody(mismatch.a)[mismatch.alignment.a_row]])
+    at_seam = np.isin(touched, strange)
+    if at_seam.mean() < _SEAM:
+        return None
+    because = [
+        f"only output rows are wrong, and {of_all(int(at_seam.sum()), len(touched), 'affected request')} "
+        "have some that the worker which returned them never computed (step -1), as of prompt rows it got "
+        "from elsewhere",
+        "the two sides' rows were joined by length: the decode side's begin at another row than was asked",
+    ]
+    return diagnosis("merge-misaligned", 0.93, because, mismatch.a)

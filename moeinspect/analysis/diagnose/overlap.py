@@ -41,11 +41,28 @@ def diagnose_buffer(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
         "step - 1's)",
         "the device buffer was overwritten by the next forward before its rows were copied",
     ]
+    if mismatch.facts.graph and _prefill_is_spared(mismatch):
+        because[1] = (
+            "rows of prefill steps are right, though other forwards follow them: what decode steps share is "
+            "a graph's static buffer, which was read late"
+        )
+        return diagnosis("graph-static-rows", 0.85, because, mismatch.a)
     if mismatch.facts.overlap:
         because.append(
             "overlap scheduling was on: the next forward runs while the last one's rows are copied"
         )
     return diagnosis("buffer-reuse", 0.6 + 0.37 * float(next_step.mean()), because, mismatch.a)
+
+
+def _prefill_is_spared(mismatch: Mismatch) -> bool:
+    """Only rows of decode steps are wrong, and some prefill step is followed by another of its worker."""
+    if not mismatch.is_decoded[mismatch.rows].all():
+        return False
+    step, worker = mismatch.of_a("step"), mismatch.of_a("worker")
+    prefilled = ~mismatch.is_decoded & (step >= 0)
+    last = np.full(int(worker.max(initial=0)) + 1, -1, dtype=np.int64)
+    np.maximum.at(last, worker, step)
+    return bool((prefilled & (step < last[worker])).any())
 
 
 def diagnose_tails(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:

@@ -11,7 +11,7 @@ from moeinspect.analysis.diagnose.aliases import diagnose_aliased
 from moeinspect.analysis.diagnose.batch import diagnose_swapped
 from moeinspect.analysis.diagnose.cache import diagnose_cached_prefix, diagnose_rerouted
 from moeinspect.analysis.diagnose.cover import Detector, covered, loses_a_layer
-from moeinspect.analysis.diagnose.disagg import diagnose_prompt_of_elsewhere
+from moeinspect.analysis.diagnose.disagg import diagnose_prompt_of_elsewhere, diagnose_seam
 from moeinspect.analysis.diagnose.draft import (
     diagnose_accepted,
     diagnose_draft_layers,
@@ -69,6 +69,7 @@ _DETECTORS = (
     Detector(diagnose_sliced, verified_elsewhere),
     Detector(diagnose_prompt_of_elsewhere, region("prompt")),
     Detector(diagnose_whole_prompts),
+    Detector(diagnose_seam, region("output")),
     Detector(diagnose_cached_prefix, region("cached_prefix")),
     Detector(diagnose_shared_prefix),
     Detector(diagnose_static_rows, decoded, by_content=True),

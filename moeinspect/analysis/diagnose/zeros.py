@@ -92,6 +92,9 @@ def _cause_of_rows(trace: Trace, zero: NDArray[np.bool_], unwritten: NDArray[np.
         return _whole_prompt(trace, facts, shape)
     if facts.disagg is not False and (seam := _after_prompt(trace, unwritten)):
         return _seam(trace, facts, seam)
+    nobody = computed_nowhere(trace) & ~prompt_rows(trace)
+    if facts.disagg is not False and nobody[unwritten].mean() >= 0.9:
+        return _outputs_of_nobody(trace, int(nobody.sum()))
     if shape.is_output:
         return _whole_output(trace, facts, shape)
     if facts.draft and facts.overlap is not False and _is_verified(trace, unwritten):
@@ -222,6 +225,15 @@ def _seam(trace: Trace, facts: RunFacts, runs: list[slice]) -> Diagnosis:
         "at the seam of two workers' rows that means that one side began at another row than was asked for",
     ]
     return diagnosis("merge-misaligned", 0.85 if facts.disagg else 0.5, because, trace)
+
+
+def _outputs_of_nobody(trace: Trace, rows: int) -> Diagnosis:
+    because = [
+        f"the zero rows are among the {counted(rows, 'output row')} that the worker which returned them "
+        "never computed (step -1): rows of its part of the prompt, which it got from elsewhere",
+        "at the seam of two workers' rows that means that one side began at another row than was asked for",
+    ]
+    return diagnosis("merge-misaligned", 0.9, because, trace)
 
 
 def _everything(trace: Trace, facts: RunFacts, shape: PromptShape) -> Diagnosis:
