@@ -125,6 +125,21 @@ def test_everything_is_zero_where_the_rows_that_were_not_asked_for_are_declared_
     assert causes(spoiled(change, not_opted_in=silent)) == ["init-order|kernel-uncaptured"]
 
 
+@pytest.mark.parametrize(
+    ("backend", "pp_size", "cause"),
+    [
+        ("bypass", 1, "kernel-uncaptured"),
+        ("bypass", 2, "kernel-uncaptured|pp-stage"),
+        ("torch", 2, "pp-stage"),
+        ("torch", 1, "unknown"),
+    ],
+)
+def test_all_layers_but_the_hash_routed_are_those_of_a_kernel_or_of_other_stages(backend, pp_size, cause):
+    zero = zeroed(slice(None), [2, 3])
+    bad = spoiled(zero, disagg=False, backend=backend, pp_size=pp_size, hash_layers=[0, 1])
+    assert causes(bad) == [cause]
+
+
 def test_zeros_that_end_with_the_first_weights_are_layers_that_were_built_too_early():
     def of_first_weights(record, _):
         versions = (np.arange(len(record.expert_ids)) >= 7).astype(np.uint16)

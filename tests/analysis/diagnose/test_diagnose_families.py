@@ -10,6 +10,7 @@ from analysis.diagnose.faultytraces import (
     PROMPT,
     baseline,
     first_rows,
+    overwritten_by_next_step,
     records,
     spoiled,
     trace,
@@ -213,6 +214,63 @@ def test_a_cached_prefix_of_zeros_is_a_stale_slot():
     bad = spoiled(cached, disagg=False, host_kv_slots=64)
     assert causes(bad) == ["stale-slot"]
     assert [one.cause for one in check_report([bad]).diagnoses] == ["stale-slot"]
+
+
+def test_draft_layers_beside_rows_in_another_layout_are_still_the_drafts():
+    """As with a tree: in verify steps some rows are another token's, in every layer."""
+
+    def change(where):
+        def both(record, number):
+            ids = random_layers([1, 2], where)(record, number)["expert_ids"].copy()
+            ids[PROMPT + 1 :: 3] = np.roll(record.expert_ids, 5, axis=0)[PROMPT + 1 :: 3]
+            return {"expert_ids": ids}
+
+        return both
+
+    everywhere, replayed = change(slice(None)), change(slice(PROMPT, None))
+    assert first_cause(spoiled(everywhere, disagg=False, draft=DRAFT, draft_topk=2)) == "draft-capture"
+    late = spoiled(replayed, disagg=False, draft=DRAFT, draft_topk=2, graph=True)
+    assert first_cause(late) == "draft-optout-late"
+
+    def other_tokens(record, number):
+        ids = record.expert_ids.copy()
+        ids[PROMPT:] = np.roll(record.expert_ids, 5, axis=0)[PROMPT:]
+        return {"expert_ids": ids}
+
+    assert "draft-capture" not in causes(spoiled(other_tokens, disagg=False, draft=DRAFT, draft_topk=2))
+
+
+def test_output_rows_that_their_worker_never_computed_are_a_seam_out_of_place():
+    def joined(size):
+        def change(record, number):
+            ids, step = record.expert_ids.copy(), record.step.copy()
+            ids[PROMPT : PROMPT + size] = 0
+            ids[PROMPT + size :] = record.expert_ids[PROMPT:-size]
+            step[PROMPT : PROMPT + size] = -1
+            return {"expert_ids": ids, "step": step}
+
+        return change
+
+    for size in (1, 5):
+        bad = spoiled(joined(size))
+        assert causes(bad) == ["merge-misaligned"]
+        assert [one.cause for one in check_report([bad]).diagnoses] == ["merge-misaligned"]
+    assert "merge-misaligned" not in causes(spoiled(zeroed(slice(PROMPT, None)), draft=DRAFT))
+
+
+@pytest.mark.parametrize("graph", [True, False])
+def test_outputs_too_short_to_repeat_are_static_rows_where_prefill_steps_are_spared(graph):
+    made = overwritten_by_next_step([first_rows(r, PROMPT + 2, outputs=3) for r in records(disagg=False)])
+    good = [first_rows(r, PROMPT + 2, outputs=3) for r in records(disagg=False)]
+    late = [
+        replace(r, expert_ids=np.concatenate([g.expert_ids[:PROMPT], r.expert_ids[PROMPT:]]))
+        for r, g in zip(made, good, strict=True)
+    ]
+    base = trace(good, disagg=False, overlap=False, path="b.h5")
+    first = diff_report(trace(late, disagg=False, graph=graph), base).diagnoses[0].cause
+    assert first == ("graph-static-rows" if graph else "buffer-reuse")
+    everywhere = diff_report(trace(made, disagg=False, graph=graph), base).diagnoses[0].cause
+    assert everywhere == "buffer-reuse"
 
 
 def test_rows_of_other_requests_where_some_did_not_ask_are_an_index_swap():
