@@ -222,7 +222,7 @@ def test_draft_layers_beside_rows_in_another_layout_are_still_the_drafts():
     def change(where):
         def both(record, number):
             ids = random_layers([1, 2], where)(record, number)["expert_ids"].copy()
-            ids[PROMPT + 1 :: 3] = np.roll(record.expert_ids, 5, axis=0)[PROMPT + 1 :: 3]
+            ids[PROMPT + 1 :: 3] = records()[number - 1].expert_ids[PROMPT + 1 :: 3]
             return {"expert_ids": ids}
 
         return both
@@ -234,7 +234,7 @@ def test_draft_layers_beside_rows_in_another_layout_are_still_the_drafts():
 
     def other_tokens(record, number):
         ids = record.expert_ids.copy()
-        ids[PROMPT:] = np.roll(record.expert_ids, 5, axis=0)[PROMPT:]
+        ids[PROMPT:] = records()[number - 1].expert_ids[PROMPT:]
         return {"expert_ids": ids}
 
     assert "draft-capture" not in causes(spoiled(other_tokens, disagg=False, draft=DRAFT, draft_topk=2))
@@ -269,8 +269,6 @@ def test_outputs_too_short_to_repeat_are_static_rows_where_prefill_steps_are_spa
     base = trace(good, disagg=False, overlap=False, path="b.h5")
     first = diff_report(trace(late, disagg=False, graph=graph), base).diagnoses[0].cause
     assert first == ("graph-static-rows" if graph else "buffer-reuse")
-    everywhere = diff_report(trace(made, disagg=False, graph=graph), base).diagnoses[0].cause
-    assert everywhere == "buffer-reuse"
 
 
 def test_rows_of_other_requests_where_some_did_not_ask_are_an_index_swap():
