@@ -14,6 +14,10 @@ bit), was found, had its own name first (alone, too) and among the first three c
 first; for healthy runs the false alarms; and every run that went wrong, with the key that repeats it. Exit 1
 if a fault is missed, its cause is not first in 95 % and among the first three in all runs, a healthy run is
 not clean, or a run gives no report.
+
+It ends within --minutes and --grace seconds more, whatever the runs do: a run that takes longer is killed
+with all processes that it started, and counts as one without a report. --json is written as it goes; a
+process that is told to stop (SIGINT, SIGTERM) still prints the table of what is done.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ import argparse
 import json
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -32,28 +37,59 @@ from tempfile import TemporaryDirectory
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread a process, before torch is imported
 
 from confusion_table.outcomes import Outcome, failed_goals
-from confusion_table.pool import Budget, run_scenes
+from confusion_table.plan import FAULTY, HEALTHY, MODELS, RUNS, Plan
+from confusion_table.pool import Budget, Pool
 from confusion_table.printing import table
-from confusion_table.running import FAULTY, HEALTHY, RUNS, Plan, run_scene
-from confusion_table.scenes import MODELS
 
 from moeinspect.runtime.faults import FAULTS
 
+_STARTED = time.time()
 _KEY = re.compile(rf"([{FAULTY}{HEALTHY}])(\d+)\.(\d+)")
+_WRITTEN_EVERY_S = 15.0
 
 
 def main() -> int:
     options = _options()
     plan = Plan(options.seed, tuple(options.faults or FAULTS), tuple(options.models))
+    outcomes: list[Outcome] = []
     if options.repeat:
-        outcomes = list(_again(plan, options.repeat, options.keep))
+        outcomes.extend(_again(plan, options.repeat, options.keep))
         print(*(json.dumps(asdict(one), indent=1) for one in outcomes), sep="\n")
     else:
-        outcomes = list(_shown(_drawn(plan, options)))
-        if options.json:
-            options.json.write_text(json.dumps([asdict(one) for one in outcomes], indent=1))
-    print(*table(outcomes, options.fewest_healthy), sep="\n")
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            _draw(plan, options, outcomes)
+        except KeyboardInterrupt:
+            print("stopped: the table is of what is done", file=sys.stderr, flush=True)
+        _write(outcomes, options.json)
+    outcomes.sort(key=_order)
+    print(*table(outcomes, options.fewest_healthy), sep="\n", flush=True)
     return 1 if failed_goals(outcomes, options.fewest_healthy) else 0
+
+
+def _draw(plan: Plan, options: argparse.Namespace, outcomes: list[Outcome]) -> None:
+    """Fills `outcomes`, tells on stderr how far it is, and writes them down now and then."""
+    written = time.monotonic()
+    told = _Progress(sys.stderr.isatty())
+    for one in _drawn(plan, options):
+        outcomes.append(one)
+        told.of(one)
+        if time.monotonic() - written > _WRITTEN_EVERY_S:
+            written = time.monotonic()
+            _write(outcomes, options.json)
+
+
+def _write(outcomes: Sequence[Outcome], path: Path | None) -> None:
+    """All of the file or nothing of it."""
+    if path is not None:
+        part = path.with_name(path.name + ".part")
+        part.write_text(json.dumps([asdict(one) for one in sorted(outcomes, key=_order)], indent=1))
+        part.replace(path)
+
+
+def _order(one: Outcome) -> tuple[str, int, int]:
+    match = _KEY.fullmatch(one.key)
+    return (match[1], int(match[2]), int(match[3])) if match else ("", 0, 0)
 
 
 def _drawn(plan: Plan, options: argparse.Namespace) -> Iterator[Outcome]:
@@ -63,12 +99,14 @@ def _drawn(plan: Plan, options: argparse.Namespace) -> Iterator[Outcome]:
     minutes = options.minutes if options.minutes or options.runs else 2.0
     a_round = sum(RUNS[kind] for kind in kinds) / len(kinds)
     scenes = -(-options.runs // int(a_round)) if options.runs else sys.maxsize
-    deadline = time.monotonic() + (60 * minutes if minutes else 1e6)
-    yield from run_scenes(plan, kinds, options.jobs, Budget(deadline, scenes))
+    deadline = _STARTED + (60 * minutes if minutes else 1e6)
+    return Pool(plan, kinds, options.jobs, Budget(deadline, scenes, options.grace)).outcomes()
 
 
 def _again(plan: Plan, keys: Sequence[str], keep: Path | None) -> Iterator[Outcome]:
     """The runs of these keys, in this process; their files stay in `keep`, a folder for each."""
+    from confusion_table.running import run_scene
+
     with TemporaryDirectory(prefix="confusion-") as top:
         for key in keys:
             match = _KEY.fullmatch(key)
@@ -78,19 +116,25 @@ def _again(plan: Plan, keys: Sequence[str], keep: Path | None) -> Iterator[Outco
             yield from run_scene(plan, kind, scene, (keep or Path(top)) / key, only=[index])
 
 
-def _shown(outcomes: Iterator[Outcome]) -> Iterator[Outcome]:
-    """Passes outcomes on and says on stderr how far it is."""
-    start, last, counts = time.monotonic(), 0.0, {"runs": 0, "alarm": 0, "missed": 0, "not run": 0}
-    ending = "\r" if sys.stderr.isatty() else "\n"
-    for one in outcomes:
+class _Progress:
+    """Counts outcomes and says on stderr how far it is."""
+
+    def __init__(self, terminal: bool) -> None:
+        self._ending, self._every_s = ("\r", 0.5) if terminal else ("\n", 10.0)
+        self._last = 0.0
+        self._counts = {"runs": 0, "alarm": 0, "missed": 0, "not run": 0}
+
+    def of(self, one: Outcome) -> None:
+        """Takes in one outcome."""
+        counts = self._counts
         counts["runs"] += 1
         counts |= {one.state: counts[one.state] + 1} if one.state in counts else {}
-        now = time.monotonic()
-        if now - last > (0.5 if ending == "\r" else 15):
-            last = now
+        now = time.time()
+        if now - self._last > self._every_s:
+            self._last, seconds = now, now - _STARTED
             told = ", ".join(f"{count} {name}" for name, count in counts.items())
-            print(f"{told}, {now - start:.0f} s   ", end=ending, file=sys.stderr, flush=True)
-        yield one
+            rate = f"{counts['runs'] / seconds:.1f} runs a second"
+            print(f"{told}, {seconds:.0f} s, {rate}   ", end=self._ending, file=sys.stderr, flush=True)
 
 
 def _options() -> argparse.Namespace:
@@ -100,6 +144,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS), metavar="MODEL")
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
     parser.add_argument("--minutes", type=float, default=0.0, help="start no run after that (2)")
+    parser.add_argument("--grace", type=float, default=20.0, help="seconds until runs are killed after that")
     parser.add_argument("--runs", type=int, default=0, help="about so many runs")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--fewest-healthy", type=int, default=0, help="a goal: so many clean healthy runs")

@@ -1,95 +1,167 @@
-"""Runs scenes side by side, each process one after another, until the time or the number is up."""
+"""Runs scenes side by side until the time or the number is up, and ends what does not end by itself."""
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
-import queue
-import shutil
+import os
+import signal
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from multiprocessing.sharedctypes import Synchronized
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing import connection
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 from confusion_table.outcomes import Outcome
-from confusion_table.running import Plan, run_scene
+from confusion_table.plan import Plan
+from confusion_table.worker import Begun, Task, work
 
-_GRACE_S = 120.0
-"""How long after the deadline a run may take to end before it counts as hung."""
+Work = Callable[[Plan, str, Connection], None]
+"""What a process does: see `worker.work`."""
+
+_LAST_WAIT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """When to stop: no run starts after `deadline` (`time.monotonic`); at most `scenes` of them."""
+    """When to stop: no run starts after `deadline` (`time.time`); at most `scenes` of them.
+
+    `grace`: seconds that runs may go on after the deadline, before they are killed.
+    """
 
     deadline: float
     scenes: int
+    grace: float
 
 
-def run_scenes(plan: Plan, kinds: Sequence[str], jobs: int, budget: Budget) -> Iterator[Outcome]:
-    """Outcomes as they come. Scenes take turns between `kinds`.
+@dataclass(slots=True)
+class _Worker:
+    process: ForkServerProcess
+    pipe: Connection
+    running: Outcome | None = None
+    since: float = 0.0
 
-    Raises:
-        RuntimeError: a process ended by itself, or did not end after the deadline.
-    """
-    context = multiprocessing.get_context("spawn")
-    next_scene: Synchronized[int] = context.Value("i", 0)
-    outcomes: multiprocessing.Queue[Outcome | None] = context.Queue()
-    seconds = budget.deadline - time.monotonic()
-    start = time.time()
-    workers = [
-        context.Process(
-            target=_work, args=(plan, tuple(kinds), budget.scenes, start + seconds, next_scene, outcomes)
-        )
-        for _ in range(jobs)
-    ]
-    for worker in workers:
-        worker.start()
-    left = len(workers)
-    try:
-        while left:
+    def took(self, message: Begun | Outcome) -> Outcome | None:
+        """Notes what it is doing; the outcome, if it is one."""
+        self.running, self.since = (message.outcome, time.time()) if isinstance(message, Begun) else (None, 0)
+        return None if isinstance(message, Begun) else message
+
+    def kill(self) -> None:
+        """Kills it with all that it started."""
+        if self.process.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.kill()
+        self.process.join(_LAST_WAIT_S)
+        self.pipe.close()
+
+    def cut_off(self, why: str) -> Iterator[Outcome]:
+        """What it was running, as a run without a report."""
+        if self.running is not None:
+            yield replace(self.running, note=f"{why} {time.time() - self.since:.0f} s after the run began")
+
+
+class Pool:
+    """`jobs` processes, each of which is replaced when it dies or hangs, as long as there is time."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        kinds: Sequence[str],
+        jobs: int,
+        budget: Budget,
+        work: Work = work,
+        longest_run: float = 120.0,
+    ) -> None:
+        """`longest_run`: seconds after which a run counts as hung, even if there is time left."""
+        self._plan, self._kinds, self._jobs, self._budget = plan, kinds, jobs, budget
+        self._work, self._longest_run = work, longest_run
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["confusion_table.running"])
+        self._workers: list[_Worker] = []
+        self._leaving: list[_Worker] = []
+        self._scenes = self._started = 0
+
+    def outcomes(self) -> Iterator[Outcome]:
+        """Outcomes as they come, scenes taking turns between kinds; leaves no process behind."""
+        with (
+            tempfile.TemporaryDirectory(prefix="confusion-", ignore_cleanup_errors=True) as top,
+            _import_path(),
+        ):
             try:
-                one = outcomes.get(timeout=5)
-            except queue.Empty:
-                if any(worker.exitcode not in (None, 0) for worker in workers):
-                    raise RuntimeError("a process of the table ended by itself") from None
-                if time.time() > start + seconds + _GRACE_S:
-                    raise RuntimeError("a run hangs: it did not end after the deadline") from None
-                continue
-            if one is None:
-                left -= 1
-            else:
-                yield one
+                for _ in range(self._jobs):
+                    self._start(Path(top))
+                while self._workers:
+                    yield from self._turn(Path(top))
+            finally:
+                last = time.monotonic() + (0 if self._workers else _LAST_WAIT_S)
+                for worker in self._leaving:
+                    worker.process.join(max(0.0, last - time.monotonic()))
+                for worker in (*self._workers, *self._leaving):
+                    worker.kill()
+
+    def _start(self, top: Path) -> None:
+        ours, theirs = self._context.Pipe()
+        folder = str(top / f"w{self._started}")
+        process = self._context.Process(target=self._work, args=(self._plan, folder, theirs))
+        process.start()
+        theirs.close()
+        self._started += 1
+        self._workers.append(_Worker(process, ours))
+
+    def _turn(self, top: Path) -> Iterator[Outcome]:
+        ready = connection.wait([worker.pipe for worker in self._workers], timeout=0.5)
+        now, last = time.time(), self._budget.deadline + self._budget.grace
+        for worker in tuple(self._workers):
+            why = ""
+            if worker.pipe in ready:
+                try:
+                    yield from self._answer(worker)
+                except (EOFError, OSError):
+                    worker.process.join(_LAST_WAIT_S)
+                    why = f"its process ended with {worker.process.exitcode}"
+            elif now > last or (worker.running is not None and now > worker.since + self._longest_run):
+                why = "killed"
+            if why:
+                yield from worker.cut_off(why)
+                self._workers.remove(worker)
+                worker.kill()
+                if now < self._budget.deadline and self._scenes < self._budget.scenes:
+                    self._start(top)
+
+    def _answer(self, worker: _Worker) -> Iterator[Outcome]:
+        message = worker.pipe.recv()
+        if message is not None:
+            one = worker.took(message)
+            yield from () if one is None else (one,)
+            return
+        task = self._next_task()
+        worker.pipe.send(task)
+        if task is None:
+            self._workers.remove(worker)
+            self._leaving.append(worker)
+
+    def _next_task(self) -> Task | None:
+        number = self._scenes
+        if number >= self._budget.scenes or time.time() >= self._budget.deadline:
+            return None
+        self._scenes += 1
+        kinds = self._kinds
+        return Task(kinds[number % len(kinds)], number // len(kinds), self._budget.deadline)
+
+
+@contextlib.contextmanager
+def _import_path() -> Iterator[None]:
+    """Lets the fork server import what this process imports: it starts with nothing but the environment."""
+    before = os.environ.get("PYTHONPATH")
+    here = Path(__file__).parents[1]
+    paths = [str(here), str(here.parent), *([before] if before else [])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    try:
+        yield
     finally:
-        for worker in workers:
-            if left:
-                worker.terminate()
-            worker.join(30)
-
-
-def _work(
-    plan: Plan,
-    kinds: tuple[str, ...],
-    scenes: int,
-    deadline: float,
-    next_scene: Synchronized[int],
-    outcomes: multiprocessing.Queue[Outcome | None],
-) -> None:
-    import torch
-
-    torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory(prefix="confusion-") as top:
-        while time.time() < deadline:
-            with next_scene.get_lock():
-                number = next_scene.value
-                next_scene.value += 1
-            if number >= scenes:
-                break
-            folder = Path(top) / f"scene-{number}"
-            for one in run_scene(plan, kinds[number % len(kinds)], number // len(kinds), folder):
-                outcomes.put(one)
-                if time.time() >= deadline:
-                    break
-            shutil.rmtree(folder, ignore_errors=True)
-    outcomes.put(None)
+        os.environ.pop("PYTHONPATH")
+        os.environ |= {"PYTHONPATH": before} if before else {}

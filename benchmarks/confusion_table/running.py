@@ -8,35 +8,26 @@ import json
 import random
 import shlex
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from confusion_table.outcomes import Outcome
-from confusion_table.scenes import DRAWN, MODELS, ORACLE, Scene, draw_scene
+from confusion_table.plan import DRAWN, FAULTY, HEALTHY, MODELS, ORACLE, RUNS, Plan
+from confusion_table.scenes import Scene, draw_scene
 from confusion_table.switches import draw_switches, words
 from moeinspect import cli
 from moeinspect.runtime.faults import FAULTS, NAN_LOGITS, OWN_DRAFT, RETRACT_REROUTE
 from moeinspect.trace.reader import read_trace
 from moeinspect.trace.schema import Trace
 
-HEALTHY, FAULTY = "h", "f"
-RUNS = {HEALTHY: 10, FAULTY: 8}
-"""Runs of a scene, by kind."""
+_BUILTIN_TRAFFIC = 0.3
+"""Share of runs with faults that take the built-in traffic."""
 
-_BUILTIN_TRAFFIC, _PLAIN = 0.3, 0.15
-"""Shares of runs with faults that take the built-in traffic, and of all that `diff` makes the baseline of."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is drawn: a seed, and the faults and models that are drawn from."""
-
-    seed: int
-    faults: tuple[str, ...]
-    models: tuple[str, ...]
+_PLAIN = {HEALTHY: 0.04, FAULTY: 0.15}
+"""Share of runs that `diff` makes the baseline of, by kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +41,27 @@ class _Case:
 
 
 def run_scene(
-    plan: Plan, kind: str, number: int, folder: Path, only: Sequence[int] = ()
+    plan: Plan,
+    kind: str,
+    number: int,
+    folder: Path,
+    only: Sequence[int] = (),
+    begins: Callable[[Outcome], None] = lambda one: None,
 ) -> Iterator[Outcome]:
-    """The outcomes of scene `number` of a kind, whose files go into `folder`; `only` some of its runs."""
+    """The outcomes of scene `number` of a kind, whose files go into `folder`; `only` some of its runs.
+
+    `begins` is told of each run before it starts: an outcome that says nothing yet.
+    """
     rng = random.Random(f"{plan.seed}/{kind}/{number}")
     faults = _faults_of(plan, number) if kind == FAULTY else ()
-    scene = draw_scene(rng, folder, _models_for(plan, faults))
+    scene = draw_scene(rng, folder, _models_for(plan, faults), small=kind == HEALTHY)
     for index, case in enumerate(_cases(plan, kind, number, scene, faults)):
         if not only or index in only:
-            yield _run(scene, case)
+            blank = Outcome(
+                case.key, case.fault, scene.model, shlex.join(["moeinspect", "capture", *case.words])
+            )
+            begins(blank)
+            yield _run(scene, case, blank)
 
 
 def _faults_of(plan: Plan, number: int) -> tuple[str, ...]:
@@ -95,10 +98,10 @@ def _cases(plan: Plan, kind: str, number: int, scene: Scene, faults: Sequence[st
         said += ["--prompts", str(scene.prompts)] if drawn else []
         said += ["--fault", fault] if fault else []
         shared = drawn and not scene.plain and fault not in (NAN_LOGITS, RETRACT_REROUTE)
-        yield _Case(f"{kind}{number}.{index}", fault, tuple(said), shared and rng.random() > _PLAIN)
+        yield _Case(f"{kind}{number}.{index}", fault, tuple(said), shared and rng.random() > _PLAIN[kind])
 
 
-def _run(scene: Scene, case: _Case) -> Outcome:
+def _run(scene: Scene, case: _Case, blank: Outcome) -> Outcome:
     trace, own, start = scene.folder / "trace.h5", scene.folder / "own.h5", time.monotonic()
     capture = ["capture", *case.words, "-o", str(trace), "-f", "-q"]
     baseline = scene.folder / "baseline.h5" if case.shared else own
@@ -106,24 +109,20 @@ def _run(scene: Scene, case: _Case) -> Outcome:
     if not status and case.shared and not baseline.exists():
         plain = [scene.model, *scene.sampling, "--prompts", str(scene.prompts), "--target-only", "--margins"]
         status, _, messages = _command(["capture", *plain, "-o", str(baseline), "-q"])
-    command = shlex.join(["moeinspect", "capture", *case.words])
     if status:
-        return Outcome(case.key, case.fault, scene.model, command, note=_error(messages))
+        return replace(blank, note=_error(messages))
     compared = [str(baseline)] if case.shared else ["--keep-baseline", str(own), "-f"]
     status, text, messages = _command(["diff", str(trace), *compared, "--format", "json", "-q"])
     if status > 1:
-        return Outcome(case.key, case.fault, scene.model, command, note=_error(messages))
+        return replace(blank, note=_error(messages))
     report = json.loads(text)
-    return Outcome(
-        case.key,
-        case.fault,
-        scene.model,
-        command,
+    return replace(
+        blank,
         verdict=report["verdict"],
         causes=tuple(one["cause"] for one in report["diagnoses"]),
         confidences=tuple(round(one["confidence"], 2) for one in report["diagnoses"]),
         rules=tuple(sorted({f["rule"] for f in report["findings"] if f["severity"] != "note"})),
-        same=same_rows(read_trace(trace), read_trace(baseline)),
+        same=bool(case.fault) and same_rows(read_trace(trace), read_trace(baseline)),
         seconds=round(time.monotonic() - start, 2),
     )
 

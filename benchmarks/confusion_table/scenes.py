@@ -10,22 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from confusion_table.checkpoints import draw_checkpoints
-from moeinspect.runtime.builtin_names import RANDOM_HASH, RANDOM_SHARED
+from confusion_table.plan import DRAWN, MODELS
 from moeinspect.runtime.memory.page_allocator import PAGE_SIZE
-
-ORACLE = Path(__file__).parents[2] / "tests" / "data" / "oracle" / "checkpoints"
-DRAWN = "drawn"
-"""A checkpoint folder of sizes drawn for the scene."""
-
-MODELS = {
-    "builtin:tiny": 3.0,
-    "builtin:random": 3.0,
-    RANDOM_SHARED: 1.5,
-    RANDOM_HASH: 1.5,
-    **{str(ORACLE / name): 0.7 for name in ("qwen3_moe", "qwen3_moe-hubstyle", "qwen3_moe-variants")},
-    DRAWN: 6.0,
-}
-"""How often each is drawn."""
 
 _WORDS = ("the", "router", "of", "layer", "nine", "sends", "Überfälle", "2 3 5 7", "(top-k);", "nobody\n")
 _MOST_PROMPTS, _LONGEST = 12, 200
@@ -57,8 +43,11 @@ class Scene:
         return not self.model.startswith("builtin:")
 
 
-def draw_scene(rng: random.Random, folder: Path, models: Sequence[str]) -> Scene:
-    """Draws a scene with one of these models and writes its files into the empty `folder`."""
+def draw_scene(rng: random.Random, folder: Path, models: Sequence[str], *, small: bool = False) -> Scene:
+    """Draws a scene with one of these models and writes its files into the empty `folder`.
+
+    `small`: with prompts that take little time, mostly.
+    """
     model = rng.choices(models, [MODELS[name] for name in models])[0]
     folder.mkdir(parents=True, exist_ok=True)
     vocab, tokenizer = 256, model.startswith("builtin:")
@@ -70,7 +59,7 @@ def draw_scene(rng: random.Random, folder: Path, models: Sequence[str]) -> Scene
         drafts, update = (f"{model}-draft", "ngram", model, *heads), f"{model}-updated"
     else:
         drafts, update = ("ngram", model), ""
-    prompts = list(_draw_prompts(rng, vocab, tokenizer))
+    prompts = list(_draw_prompts(rng, vocab, tokenizer, small=small))
     (folder / "prompts.jsonl").write_text("".join(json.dumps(one) + "\n" for one in prompts))
     return Scene(
         folder=folder,
@@ -96,11 +85,15 @@ def _draw_sampling(rng: random.Random) -> Iterator[str]:
         yield "--ignore-eos"
 
 
-def _draw_prompts(rng: random.Random, vocab: int, tokenizer: bool) -> Iterator[dict[str, Any]]:
+def _draw_prompts(
+    rng: random.Random, vocab: int, tokenizer: bool, *, small: bool
+) -> Iterator[dict[str, Any]]:
     heads = [[rng.randrange(vocab) for _ in range(rng.choice((16, 20, 32, 48)))] for _ in range(2)]
-    mixed, samples, stops, none, aborts = (rng.random() < p for p in (0.3, 0.2, 0.25, 0.25, 0.06))
-    longest, before = rng.choice((20, 60, _LONGEST)), []
-    for number in range(rng.randint(2, _MOST_PROMPTS)):
+    mixed, samples, stops, none, aborts = (
+        rng.random() < p for p in (0.3, 0.2, 0.25, 0.25, 0.02 if small else 0.06)
+    )
+    longest, before = rng.choices((20, 60, _LONGEST), (3, 2, 0.5) if small else (1, 1, 1))[0], []
+    for number in range(rng.randint(2, _MOST_PROMPTS // (1 + small))):
         one: dict[str, Any] = {"id": f"r{number}", "max_new_tokens": rng.randint(1, 14)}
         kind = rng.choices(("random", "text", "shared", "again", "same"), (5, 2 * tokenizer, 3, 1, 0.5))[0]
         length = max(1, int(longest ** rng.random()))

@@ -11,7 +11,7 @@ from moeinspect.runtime.builtin_names import NGRAM, RANDOM_SHARED
 from moeinspect.runtime.faults import FAULTS, OWN_DRAFT, RETRACT_REROUTE
 from moeinspect.runtime.memory.page_allocator import PAGE_SIZE
 
-PROCESSES = 0.12
+PROCESSES = 0.08
 """Share of the runs that start processes, beside those of faults that need them."""
 
 _BUILTIN_LONGEST = 320

@@ -1,13 +1,20 @@
 """What the confusion table counts: found, missed, inert, first, among three, false alarms."""
 
+import os
 import random
+import subprocess
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from confusion_table.outcomes import Outcome, failed_goals, tally
+from confusion_table.plan import ORACLE, Plan
+from confusion_table.pool import Budget, Pool
 from confusion_table.printing import table
-from confusion_table.running import Plan, run_scene
-from confusion_table.scenes import ORACLE, draw_scene
+from confusion_table.running import run_scene
+from confusion_table.scenes import draw_scene
+from confusion_table.worker import Begun
 
 FOUND = Outcome(
     "f0.0", "tp-shard", "m", "run it", verdict="findings", causes=("tp-shard",), confidences=(0.9,)
@@ -93,5 +100,45 @@ def test_a_scene_is_drawn_again_from_its_seed(tmp_path):
 def test_a_drawn_healthy_run_is_clean_and_a_fault_is_found(tmp_path):
     plan = Plan(seed=5, faults=("init-order",), models=(str(ORACLE / "qwen3_moe"),))
     (healthy,) = run_scene(plan, "h", 3, tmp_path / "healthy", only=[0])
-    (faulty,) = run_scene(plan, "f", 5, tmp_path / "faulty", only=[0])
+    (faulty,) = run_scene(plan, "f", 2, tmp_path / "faulty", only=[0])
     assert (healthy.state, faulty.state, faulty.rank) == ("clean", "found", 1)
+
+
+def _hangs_in_every_second_scene(plan, folder, pipe):
+    """In place of a table's process: the run that hangs has started a process, and ignores SIGTERM."""
+    os.setsid()
+    pipe.send(None)
+    while (task := pipe.recv()) is not None:
+        one = replace(CLEAN, key=f"h{task.number}.0")
+        pipe.send(Begun(replace(one, verdict="")))
+        if task.number % 2:
+            child = subprocess.Popen(["sleep", "60"])
+            Path(plan.models[0]).write_text(str(child.pid))
+            time.sleep(60)
+        if task.number == 2:
+            os._exit(7)
+        pipe.send(one)
+        pipe.send(None)
+
+
+def test_what_hangs_or_dies_is_named_and_ended_and_the_rest_is_told(tmp_path):
+    pid = tmp_path / "pid"
+    start = time.time()
+    budget = Budget(deadline=start + 60, scenes=3, grace=0)
+    plan = Plan(seed=0, faults=(), models=(str(pid),))
+    pool = Pool(plan, ["h"], 1, budget, work=_hangs_in_every_second_scene, longest_run=0.3)
+    outcomes = {one.key: one for one in pool.outcomes()}
+    assert time.time() - start < 20
+    assert {key: one.state for key, one in outcomes.items()} == {
+        "h0.0": "clean",
+        "h1.0": "not run",
+        "h2.0": "not run",
+    }
+    assert "killed" in outcomes["h1.0"].note and "ended with 7" in outcomes["h2.0"].note
+    assert _is_gone(int(pid.read_text()))
+
+
+def _is_gone(pid):
+    """Nobody may have reaped it yet."""
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rsplit(")", 1)[1].split()[0] == "Z"
