@@ -18,6 +18,7 @@ from confusion_table.outcomes import Outcome
 from confusion_table.plan import DRAWN, FAULTY, HEALTHY, MODELS, ORACLE, RUNS, Plan
 from confusion_table.scenes import Scene, draw_scene
 from confusion_table.switches import draw_switches, words
+from confusion_table.triggers import TRIGGERS
 from moeinspect import cli
 from moeinspect.runtime.faults import FAULTS, NAN_LOGITS, OWN_DRAFT, RETRACT_REROUTE
 from moeinspect.trace.reader import read_trace
@@ -25,6 +26,9 @@ from moeinspect.trace.schema import Trace
 
 _BUILTIN_TRAFFIC = 0.3
 """Share of runs with faults that take the built-in traffic."""
+
+_TRIGGERED = 0.9
+"""Share of runs with drawn requests, and with a fault that is seldom met, that get what brings it out."""
 
 _PLAIN = {HEALTHY: 0.04, FAULTY: 0.15}
 """Share of runs that `diff` makes the baseline of, by kind."""
@@ -38,6 +42,7 @@ class _Case:
     fault: str
     words: tuple[str, ...]
     shared: bool
+    scene: Scene
 
 
 def run_scene(
@@ -61,7 +66,7 @@ def run_scene(
                 case.key, case.fault, scene.model, shlex.join(["moeinspect", "capture", *case.words])
             )
             begins(blank)
-            yield _run(scene, case, blank)
+            yield _run(case, blank)
 
 
 def _faults_of(plan: Plan, number: int) -> tuple[str, ...]:
@@ -93,18 +98,27 @@ def _cases(plan: Plan, kind: str, number: int, scene: Scene, faults: Sequence[st
         rng = random.Random(f"{plan.seed}/{kind}/{number}/{index}")
         fault = faults[index] if faults else ""
         drawn = not fault or rng.random() > _BUILTIN_TRAFFIC
-        switches = draw_switches(rng, scene, fault, drawn)
+        trigger = TRIGGERS.get(fault) if drawn and rng.random() < _TRIGGERED else None
+        own = (
+            scene.with_prompts(f"{fault}-{index}", list(trigger.prompts(rng, scene.vocab)))
+            if trigger
+            else scene
+        )
+        switches = draw_switches(rng, own, fault, drawn)
+        switches |= trigger.switches(rng, switches, own) if trigger else {}
         said = [scene.model, *scene.sampling, *words(switches)]
-        said += ["--prompts", str(scene.prompts)] if drawn else []
+        said += ["--prompts", str(own.prompts)] if drawn else []
         said += ["--fault", fault] if fault else []
-        shared = drawn and not scene.plain and fault not in (NAN_LOGITS, RETRACT_REROUTE)
-        yield _Case(f"{kind}{number}.{index}", fault, tuple(said), shared and rng.random() > _PLAIN[kind])
+        shared = drawn and not own.plain and fault not in (NAN_LOGITS, RETRACT_REROUTE)
+        shared = shared and rng.random() > _PLAIN[kind]
+        yield _Case(f"{kind}{number}.{index}", fault, tuple(said), shared, own)
 
 
-def _run(scene: Scene, case: _Case, blank: Outcome) -> Outcome:
+def _run(case: _Case, blank: Outcome) -> Outcome:
+    scene = case.scene
     trace, own, start = scene.folder / "trace.h5", scene.folder / "own.h5", time.monotonic()
     capture = ["capture", *case.words, "-o", str(trace), "-f", "-q"]
-    baseline = scene.folder / "baseline.h5" if case.shared else own
+    baseline = scene.baseline if case.shared else own
     status, _, messages = _command(capture)
     if not status and case.shared and not baseline.exists():
         plain = [scene.model, *scene.sampling, "--prompts", str(scene.prompts), "--target-only", "--margins"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,31 @@ class Scene:
     """Positions that the longest request may reach, without a draft's lookahead."""
     plain: bool
     """No trace of the scene can share a baseline: some requests are aborted."""
+    vocab: int
+    """Token ids that requests may have."""
+    requests: str = "prompts"
+    """Name of its requests, by which their file and their baseline are called."""
 
     @property
     def prompts(self) -> Path:
         """The prompts file."""
-        return self.folder / "prompts.jsonl"
+        return self.folder / f"{self.requests}.jsonl"
+
+    @property
+    def baseline(self) -> Path:
+        """Where the target-only trace of these requests lies, once it is made."""
+        return self.folder / f"{self.requests}-baseline.h5"
+
+    def with_prompts(self, name: str, prompts: Sequence[dict[str, Any]]) -> Scene:
+        """The same with other requests, written down under another name."""
+        other = replace(
+            self,
+            longest=max(_length(one) + one["max_new_tokens"] for one in prompts) + PAGE_SIZE,
+            plain=any("abort_after" in one for one in prompts),
+            requests=name,
+        )
+        other.prompts.write_text("".join(json.dumps(one) + "\n" for one in prompts))
+        return other
 
     @property
     def is_folder(self) -> bool:
@@ -60,16 +80,10 @@ def draw_scene(rng: random.Random, folder: Path, models: Sequence[str], *, small
     else:
         drafts, update = ("ngram", model), ""
     prompts = list(_draw_prompts(rng, vocab, tokenizer, small=small))
-    (folder / "prompts.jsonl").write_text("".join(json.dumps(one) + "\n" for one in prompts))
-    return Scene(
-        folder=folder,
-        model=model,
-        drafts=drafts,
-        update=update,
-        sampling=tuple(_draw_sampling(rng)),
-        longest=max(_length(one) + one["max_new_tokens"] for one in prompts) + PAGE_SIZE,
-        plain=any("abort_after" in one for one in prompts),
+    scene = Scene(
+        folder, model, drafts, update, tuple(_draw_sampling(rng)), longest=0, plain=False, vocab=vocab
     )
+    return scene.with_prompts("prompts", prompts)
 
 
 def _draw_sampling(rng: random.Random) -> Iterator[str]:

@@ -28,7 +28,7 @@ def draw_switches(rng: random.Random, scene: Scene, fault: str, drawn_prompts: b
     if not drawn_prompts:
         one["max_new_tokens"] = rng.randint(6, 16)
     one = {name: value for name, value in one.items() if not _defeats(name, value, needs)}
-    if one.get("prefix_cache") is False:
+    if one.get("prefix_cache") is False or one.get("host_kv_slots", 0) < needs.get("host_kv_slots", 0):
         one.pop("host_kv_slots", None)
     if rng.random() < (0.6 if "host_kv_slots" in needs else 0.25):
         longest = scene.longest if drawn_prompts else _BUILTIN_LONGEST

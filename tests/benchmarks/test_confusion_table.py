@@ -13,8 +13,11 @@ from confusion_table.plan import ORACLE, Plan
 from confusion_table.pool import Budget, Pool
 from confusion_table.printing import table
 from confusion_table.running import run_scene
-from confusion_table.scenes import draw_scene
+from confusion_table.scenes import Scene, draw_scene
+from confusion_table.triggers import TRIGGERS
 from confusion_table.worker import Begun
+
+from moeinspect.runtime.memory.page_allocator import PAGE_SIZE
 
 FOUND = Outcome(
     "f0.0", "tp-shard", "m", "run it", verdict="findings", causes=("tp-shard",), confidences=(0.9,)
@@ -95,6 +98,19 @@ def test_a_scene_is_drawn_again_from_its_seed(tmp_path):
     for name in ("prompts.jsonl", "target/model.safetensors", "draft/config.json"):
         assert (one.folder / name).read_bytes() == (other.folder / name).read_bytes()
     assert one.sampling == other.sampling
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_brings_stale_slots_out_has_to_leave_the_device_and_is_asked_for_again(tmp_path, seed):
+    rng, trigger = random.Random(seed), TRIGGERS["stale-slot"]
+    scene = Scene(tmp_path, "builtin:tiny", (), "", (), longest=0, plain=False, vocab=10**6)
+    prompts = list(trigger.prompts(rng, scene.vocab))
+    switches = trigger.switches(rng, {}, scene.with_prompts("families", prompts))
+    begins = [tuple(one["input_ids"][:PAGE_SIZE]) for one in prompts]
+    assert min(begins.count(one) for one in begins) >= 4
+    distinct = {token for one in prompts for token in one["input_ids"]}
+    assert len(distinct) > switches["num_kv_slots"]
+    assert switches["host_kv_slots"] > len(distinct)
 
 
 def test_a_drawn_healthy_run_is_clean_and_a_fault_is_found(tmp_path):
