@@ -23,8 +23,27 @@ _NEARLY_ALL, _MOST = 0.9, 0.5
 _LEFT_OVER = 0.2
 """Share of wrong rows that hold what their slot had before: what rejected drafts left is in no trace."""
 
+_BEYOND_CHANCE = 9
+"""Orders of magnitude by which rows must not all be of one step by chance."""
+
 _CONTROL = 0.2
 """Largest share that may be found in the step before instead."""
+
+
+def diagnose_overwritten(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
+    """`buffer-reuse` that looks like shifted rows: what one request's equal chunks overwrite is its own.
+
+    A later shift knows nothing of steps: it is within a chunk, or another one where tokens are decoded.
+    """
+    if len(sources) < 2 or not knows_workers(mismatch.a):
+        return None
+    next_step, prefilled = sources.at_step(1), ~mismatch.is_decoded[sources.rows]
+    kinds = [kind for kind in (prefilled, ~prefilled) if sources.anywhere[kind].any()]
+    if not sources.anywhere[prefilled].any() or sources.at_step(0).mean() > _CONTROL:
+        return None
+    if any(next_step[kind].sum() < _NEARLY_ALL * sources.anywhere[kind].sum() for kind in kinds):
+        return None
+    return diagnose_buffer(mismatch, sources)
 
 
 def diagnose_buffer(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
@@ -32,7 +51,8 @@ def diagnose_buffer(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
     if len(sources) < 2 or not knows_workers(mismatch.a) or mismatch.facts.overlap is False:
         return None
     next_step, last_step = sources.at_step(1), float(sources.at_step(-1).mean())
-    if next_step.mean() < _ENOUGH or last_step > _CONTROL:
+    may_be_rejected = next_step.mean() < _ENOUGH
+    if last_step > _CONTROL or (may_be_rejected and not _only_in_next_step(mismatch, sources, next_step)):
         return None
     noun = "sampled wrong row" if sources.is_sample else "wrong row"
     because = [
@@ -41,6 +61,8 @@ def diagnose_buffer(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
         "step - 1's)",
         "the device buffer was overwritten by the next forward before its rows were copied",
     ]
+    if may_be_rejected:
+        because.append("the others are no token's of the trace, as rows of rejected draft tokens are")
     if mismatch.facts.graph and _prefill_is_spared(mismatch):
         because[1] = (
             "rows of prefill steps are right, though other forwards follow them: what decode steps share is "
@@ -52,6 +74,16 @@ def diagnose_buffer(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
             "overlap scheduling was on: the next forward runs while the last one's rows are copied"
         )
     return diagnosis("buffer-reuse", 0.6 + 0.37 * float(next_step.mean()), because, mismatch.a)
+
+
+def _only_in_next_step(mismatch: Mismatch, sources: Sources, next_step: NDArray[np.bool_]) -> bool:
+    """With a draft: whatever is a token's of the trace at all is one of the next step, and not by chance."""
+    found = int(next_step.sum())
+    if not mismatch.facts.draft or not found or found < _NEARLY_ALL * sources.anywhere.sum():
+        return False
+    keys = np.stack([mismatch.of_a("worker"), mismatch.of_a("step")], axis=1)
+    _, sizes = np.unique(keys, axis=0, return_counts=True)
+    return bool(found * np.log10(len(mismatch.alignment) / sizes.max()) >= _BEYOND_CHANCE)
 
 
 def _prefill_is_spared(mismatch: Mismatch) -> bool:

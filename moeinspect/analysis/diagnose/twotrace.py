@@ -22,7 +22,7 @@ from moeinspect.analysis.diagnose.joins import diagnose_joined, diagnose_left_ou
 from moeinspect.analysis.diagnose.mismatch import Mismatch
 from moeinspect.analysis.diagnose.moved import diagnose_moved, diagnose_shifted_rows
 from moeinspect.analysis.diagnose.nextstep import diagnosis
-from moeinspect.analysis.diagnose.overlap import diagnose_buffer, diagnose_tails
+from moeinspect.analysis.diagnose.overlap import diagnose_buffer, diagnose_overwritten, diagnose_tails
 from moeinspect.analysis.diagnose.places import (
     decoded,
     draft_layers,
@@ -60,6 +60,7 @@ _DETECTORS = (
     Detector(diagnose_aliased),
     Detector(diagnose_shifted_layers, layers_found("shifted-layers"), by_content=True),
     Detector(diagnose_left_out),
+    Detector(diagnose_overwritten, next_step, alone=True),
     Detector(diagnose_moved),
     Detector(diagnose_noop),
     Detector(diagnose_filler),
