@@ -59,6 +59,11 @@ class MovedRows:
         """Misplaced rows [R] that hold a row of another request."""
         return np.asarray(self.misplaced & (self.source != NOWHERE) & ~self.in_request)
 
+    def among(self, rows: Marks) -> MovedRows:
+        """The same for these rows [R] alone: others are neither misplaced nor in place."""
+        source = np.where(rows, self.source, NOWHERE)
+        return MovedRows(self.misplaced & rows, source, self.in_request & rows)
+
 
 def find_moved_rows(alignment: Alignment, cells: CellResults) -> MovedRows:
     """Looks every misplaced row up, in its own request first."""

@@ -142,11 +142,11 @@ def _views(
     rest: Mismatch, sources: Sources, detectors: Sequence[Detector]
 ) -> Iterator[tuple[Detector, Cells, Mismatch]]:
     """What each detector sees if nothing is wrong but in its place; first those that judge by content."""
-    total = int(rest.cells.sum())
+    total, strange = int(rest.cells.sum()), rest.cells | rest.unrouted[:, None]
     for detector in sorted(detectors, key=lambda one: not one.by_content):
         if detector.alone:
             continue
         place = detector.place(rest, sources)
         inside = int((rest.cells & place).sum())
-        if NOISE * total <= inside < total:
+        if inside > 0 and NOISE * total <= inside and (strange & ~place).any():
             yield detector, place, rest.only(np.broadcast_to(place, rest.cells.shape))

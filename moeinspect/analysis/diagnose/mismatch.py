@@ -19,6 +19,7 @@ from moeinspect.trace.schema import Origin, Trace
 if TYPE_CHECKING:  # compare imports this package
     from moeinspect.analysis.align import Alignment
     from moeinspect.analysis.compare.comparison import Comparison
+    from moeinspect.analysis.compare.moved import MovedRows
 
 NEARLY_ALL = 0.95
 
@@ -51,8 +52,8 @@ class Mismatch:
         return rest
 
     def only(self, cells: NDArray[np.bool_]) -> Mismatch:
-        """The same with wrong cells outside of these [R, L] out of question; right ones stay."""
-        return self.without(self.cells & ~cells)
+        """The same with wrong cells, and rows without routing, outside of these [R, L] out of question."""
+        return self.without((self.cells | self.unrouted[:, None]) & ~cells)
 
     @property
     def in_question(self) -> NDArray[np.bool_]:
@@ -128,6 +129,13 @@ class Mismatch:
     def rows(self) -> NDArray[np.bool_]:
         """Rows [R] with such a cell."""
         return np.asarray(self.cells.any(axis=1))
+
+    @cached_property
+    def moved(self) -> MovedRows:
+        """Whose rows those in question hold that have routing; others are neither moved nor in place."""
+        moved = self.comparison.moved
+        settled = moved.misplaced & ~self.rows
+        return moved.among(self.rows_in_question & ~self.unrouted & ~settled)
 
     @cached_property
     def by_layer(self) -> NDArray[np.float64]:

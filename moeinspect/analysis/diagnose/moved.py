@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from moeinspect.analysis.diagnose.mismatch import Mismatch
+from moeinspect.analysis.diagnose.mismatch import NEARLY_ALL, Mismatch
 from moeinspect.analysis.diagnose.nextstep import diagnosis
 from moeinspect.analysis.diagnose.patterns import Pattern, patterns_of, unknown_ends
 from moeinspect.analysis.diagnose.sources import Sources
@@ -20,7 +20,13 @@ _HALF_ROWS = 2
 
 
 def diagnose_moved(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
-    """What no engine's fault looks like: pieces, stripes, and lags that the prompt's rows have, too."""
+    """What no engine's fault looks like: pieces, stripes, and lags that the prompt's rows have, too.
+
+    Nothing that ends with a cached prefix: pages that a request got back in other slots are pieces, too.
+    """
+    cached = mismatch.regions["cached_prefix"]
+    if mismatch.share_in("cached_prefix") >= NEARLY_ALL and not cached[mismatch.rows_in_question].all():
+        return None
     if (packed := _in_packs(mismatch)) is not None:
         return packed
     patterns = _patterns(mismatch)
@@ -41,8 +47,8 @@ def diagnose_shifted_rows(mismatch: Mismatch, sources: Sources) -> Diagnosis | N
 
 def _patterns(mismatch: Mismatch) -> list[Pattern]:
     """How rows were moved in each request, if that explains most of what is misplaced."""
-    moved = mismatch.comparison.moved
-    misplaced = moved.misplaced & mismatch.rows_in_question & ~mismatch.unrouted
+    moved = mismatch.moved
+    misplaced = moved.misplaced
     found = moved.in_request | moved.elsewhere
     if not (moved.in_request & misplaced).any() or moved.in_request[misplaced].mean() < 0.4:
         return []
@@ -61,10 +67,9 @@ def _patterns(mismatch: Mismatch) -> list[Pattern]:
 
 def _in_packs(mismatch: Mismatch) -> Diagnosis | None:
     """`cp-slice`: rows of the whole file at one lag in each request, on into the next ones."""
-    alignment, moved = mismatch.alignment, mismatch.comparison.moved
-    misplaced = moved.misplaced & ~mismatch.unrouted
-    rows = np.flatnonzero(misplaced & (moved.source >= 0))
-    if not moved.elsewhere[rows].any() or len(rows) < _FOUND * misplaced.sum():
+    alignment, moved = mismatch.alignment, mismatch.moved
+    rows = np.flatnonzero(moved.misplaced & (moved.source >= 0))
+    if not moved.elsewhere[rows].any() or len(rows) < _FOUND * moved.misplaced.sum():
         return None
     pair, lag = alignment.pair[rows].astype(np.int64), moved.source[rows] - alignment.b_row[rows]
     both, counts = np.unique(np.stack([pair, lag], axis=1), axis=0, return_counts=True)
@@ -138,7 +143,7 @@ def _of_cut_prompts(mismatch: Mismatch, patterns: list[Pattern], because: list[s
 
 def _across_seams(mismatch: Mismatch, patterns: list[Pattern], because: list[str]) -> Diagnosis | None:
     """`cp-slice`: the lag goes on into the neighbouring request, as in a pack."""
-    alignment, moved = mismatch.alignment, mismatch.comparison.moved
+    alignment, moved = mismatch.alignment, mismatch.moved
     lag = np.zeros(len(alignment.pairing.pairs), dtype=np.int64)
     for one in patterns:
         lag[one.pair] = one.main_lag
@@ -227,9 +232,8 @@ def _in_prompt(mismatch: Mismatch, pattern: Pattern) -> bool:
 
 
 def _rows_found(mismatch: Mismatch) -> str:
-    moved = mismatch.comparison.moved
-    misplaced = int((moved.misplaced & ~mismatch.unrouted).sum())
-    found = int((moved.in_request & ~mismatch.unrouted).sum())
+    moved = mismatch.moved
+    misplaced, found = int(moved.misplaced.sum()), int(moved.in_request.sum())
     return f"{percent(found / max(1, misplaced))} of {counted(misplaced, 'misplaced row')}"
 
 

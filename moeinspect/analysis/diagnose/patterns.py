@@ -67,17 +67,18 @@ class Pattern:
 
 def patterns_of(mismatch: Mismatch) -> list[Pattern]:
     """One per request with at least a few moved rows."""
-    alignment, moved = mismatch.alignment, mismatch.comparison.moved
+    alignment, moved = mismatch.alignment, mismatch.moved
     counts = np.bincount(alignment.pair[moved.in_request], minlength=len(alignment.pairing.pairs))
     patterns = [_pattern(mismatch, pair) for pair in np.flatnonzero(counts >= _FEWEST).tolist()]
     return [one for one in patterns if len(one.lag) >= _FEWEST]
 
 
 def _pattern(mismatch: Mismatch, pair: int) -> Pattern:
-    alignment, moved = mismatch.alignment, mismatch.comparison.moved
+    alignment, moved = mismatch.alignment, mismatch.moved
     own = alignment.rows_of_pair(pair)
     start = alignment.b.row_range(alignment.pairing.pairs[pair][1]).start
-    known = moved.in_request[own] | ~moved.misplaced[own]
+    in_place = ~moved.misplaced[own] & (moved.source[own] >= 0)
+    known = moved.in_request[own] | in_place
     place, source = alignment.b_row[own][known] - start, moved.source[own][known] - start
     is_moved = moved.in_request[own][known]
     kept = ~_is_fill(place, source)
@@ -191,7 +192,7 @@ def _ordinal(number: int) -> str:
 
 def unknown_ends(mismatch: Mismatch, pattern: Pattern) -> bool:
     """Whether the rows that the shift leaves open hold routing of their own, of tokens that are not there."""
-    alignment, moved = mismatch.alignment, mismatch.comparison.moved
+    alignment, moved = mismatch.alignment, mismatch.moved
     own, lag = alignment.rows_of_pair(pattern.pair), pattern.main_lag
     size = min(abs(lag), pattern.num_rows // 2)
     if own.stop - own.start <= abs(lag):

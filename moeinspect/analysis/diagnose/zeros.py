@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -63,12 +64,20 @@ def diagnose_zero_rows(
     """
     unwritten = zero | _left_over(trace, findings, zero)
     whole = _of_rows(trace, zero, unwritten)
-    for part in (cached_rows(trace), prompt_rows(trace)) if whole.cause == "unknown" else ():
+    for part in _parts(trace, whole):
         sides = [side for side in (part, ~part) if zero[side].any()]
         halves = [_of_rows(trace, zero & side, unwritten & side) for side in sides]
-        if len(halves) == 2 and all(half.cause != "unknown" for half in halves):
+        if len(halves) == 2 and not any(half.cause in ("unknown", whole.cause) for half in halves):
             return halves
     return [whole]
+
+
+def _parts(trace: Trace, whole: Diagnosis) -> Iterator[NDArray[np.bool_]]:
+    """Rows [R] that may have a cause of their own: a cached prefix also where rows end like early reads."""
+    if whole.cause in ("unknown", "read-early"):
+        yield cached_rows(trace)
+    if whole.cause == "unknown":
+        yield prompt_rows(trace)
 
 
 def _of_rows(trace: Trace, zero: NDArray[np.bool_], unwritten: NDArray[np.bool_]) -> Diagnosis:
