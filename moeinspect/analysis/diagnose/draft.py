@@ -25,29 +25,39 @@ _FEWEST = 0.02
 _ROUNDED = 0.25
 """Largest share of mismatches, against the worst layer's, that rounding may add in other layers."""
 
+_MOVED = 0.9
+"""Largest share of the wrong rows that may be wrong in all layers: others have to show a draft's."""
+
 _FOUND, _NEARLY_ALL = 0.5, 0.9
 _DROPPED = 0.9
 """Share of output rows that a lost verify result spoils; some come out right by chance."""
 
 
 def diagnose_draft_layers(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
-    """The family of `draft-capture`: certain layers near chance, the others right."""
-    shares = mismatch.by_layer
-    touched = shares > _UNTOUCHED * shares.max()
-    places = np.flatnonzero(touched)
+    """The family of `draft-capture`: certain layers near chance, the others right.
+
+    Rows that the draft's forward stored in the layout of a tree are wrong in all layers.
+    """
+    places = layers_of_draft(mismatch)
+    moved = rows_of_another_layout(mismatch, places)
     chance = mismatch.layers[0].extra["chance_overlap"]
     overlap = mismatch.overlap_at(places)
     elsewhere = np.setdiff1d(mismatch.places_in_question, places)
-    if overlap > _like_strangers(mismatch) or len(places) == len(shares):
+    if not len(places) or overlap > _like_strangers(mismatch) or moved.sum() > _MOVED * mismatch.rows.sum():
         return None
-    if not len(elsewhere) and shares[places].min() < _NEARLY_ALL:
-        return None  # all layers that are left are wrong: by itself that tells something only of whole layers
+    others = mismatch.cells[:, elsewhere] & ~moved[:, None]
+    most_elsewhere = float(others[mismatch.rows_in_question & ~moved].mean(axis=0).max(initial=0))
+    strange = others.sum(axis=1) >= _WHOLE * max(1, len(elsewhere))
+    if (
+        most_elsewhere > _ROUNDED * mismatch.by_layer.max()
+        or strange.sum() > _UNTOUCHED * mismatch.rows.sum()
+    ):
+        return None
     decoded_only = _only_replayed_steps(mismatch)
     among = mismatch.rows_in_question & (mismatch.is_decoded | (not decoded_only))
-    fewest = float(mismatch.cells[among][:, touched].mean(axis=0).min())
+    fewest = float(mismatch.cells[among][:, places].mean(axis=0).min())
     if fewest < 0.05 or mismatch.facts.draft_layers is False:
         return None
-    most_elsewhere = float(shares[elsewhere].max(initial=0))
     wrong = layers_text(tuple(int(mismatch.alignment.layers[i]) for i in places))
     because = [
         f"{wrong}: {'all' if fewest == 1 else f'at least {percent(fewest)} of the'} cells differ"
@@ -56,6 +66,7 @@ def diagnose_draft_layers(mismatch: Mismatch, sources: Sources) -> Diagnosis | N
         + (
             f"in the other {counted(len(elsewhere), 'MoE layer')} "
             f"{f'at most {percent(most_elsewhere)}' if most_elsewhere else 'none'} differ"
+            f"{' in other rows than those of a tree' if moved.any() else ''}"
             if len(elsewhere)
             else "what is wrong in the other MoE layers has another cause"
         ),
@@ -64,20 +75,60 @@ def diagnose_draft_layers(mismatch: Mismatch, sources: Sources) -> Diagnosis | N
     ]
     if mismatch.facts.draft:
         because.append("a draft model was configured: its MoE layers carry these layer ids, too")
+    if moved.any():
+        because.append(
+            f"{counted(int(moved.sum()), 'row')} of verify steps are wrong in all MoE layers: over a tree, "
+            "the draft's forward stores its rows in a layout of its own"
+        )
     cause, reasons = _which_guard(mismatch, decoded_only)
     return diagnosis(cause, 0.95 if mismatch.facts.draft else 0.6, because + reasons, mismatch.a)
 
 
+def layers_of_draft(mismatch: Mismatch) -> NDArray[np.int64]:
+    """Places [l] of the layers that alone are wrong, or that are in rows of which other layers are right."""
+    shares = mismatch.by_layer
+    places = np.flatnonzero(shares > _UNTOUCHED * shares.max(initial=0)).astype(np.int64)
+    elsewhere = np.setdiff1d(mismatch.places_in_question, places)
+    if not len(places) or len(elsewhere):
+        return places
+    if len(places) < len(shares) and shares[places].min() >= _NEARLY_ALL:
+        return places  # all layers that are left: by itself that tells something only of whole layers
+    return unlike_layers(mismatch)
+
+
 def unlike_layers(mismatch: Mismatch) -> NDArray[np.int64]:
     """Places [l] of layers near chance in rows of which other layers are right, but for rounding."""
-    asked = mismatch.in_question.sum(axis=1)
-    partly = mismatch.rows & (mismatch.cells.sum(axis=1) < _WHOLE * asked)
+    partly = mismatch.rows & ~_is_whole(mismatch)
     wrong = (mismatch.cells & partly[:, None]).sum(axis=0)
     shares, limit = wrong / max(1, wrong.max(initial=0)), _like_strangers(mismatch)
     unlike = [p for p in np.flatnonzero(shares > _FOUND) if mismatch.overlap_at(np.asarray([p])) < limit]
     others = np.setdiff1d(np.arange(len(shares)), unlike)
     is_clear = partly.sum() >= _FEWEST * mismatch.rows.sum() and (shares[others] < _ROUNDED).all()
     return np.asarray(unlike if is_clear else [], dtype=np.int64)
+
+
+def rows_of_another_layout(mismatch: Mismatch, places: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Rows [R] of verify steps that are wrong beyond a draft's layers: its forward, over a tree, stored them.
+
+    None where all rows that a verify step fed first are right there, which is a tree's own fault, and none
+    where verify results were lost.
+    """
+    nothing = np.zeros(len(mismatch.alignment), dtype=bool)
+    whole = _is_whole(mismatch) & mismatch.regions["accepted_draft"]
+    if not mismatch.facts.draft_tree or not whole.any() or not len(places):
+        return nothing
+    roots, several = _roots(mismatch)
+    if several and whole[roots].mean() <= _UNTOUCHED:
+        return nothing
+    layers = np.isin(np.arange(len(mismatch.layers)), places)
+    rest = mismatch.without(np.broadcast_to(layers, mismatch.cells.shape))
+    return nothing if _is_dropped(rest, Sources(rest)) else whole
+
+
+def _is_whole(mismatch: Mismatch) -> NDArray[np.bool_]:
+    """Wrong rows [R] that are wrong in nearly all layers in question."""
+    asked = mismatch.in_question.sum(axis=1)
+    return np.asarray(mismatch.rows & (mismatch.cells.sum(axis=1) >= _WHOLE * asked))
 
 
 def _like_strangers(mismatch: Mismatch) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moeinspect.analysis.diagnose.cache import older_rows
-from moeinspect.analysis.diagnose.draft import unlike_layers
+from moeinspect.analysis.diagnose.draft import layers_of_draft, rows_of_another_layout
 from moeinspect.analysis.diagnose.mismatch import Mismatch
 from moeinspect.analysis.diagnose.overlap import tail_rows
 from moeinspect.analysis.diagnose.provenance import rows_of_findings
@@ -57,8 +57,10 @@ def rows_found(rule: str) -> Place:
 
 
 def draft_layers(mismatch: Mismatch, sources: Sources) -> Cells:
-    """Layers that hold somebody else's choices, in all rows."""
-    return np.isin(np.arange(len(mismatch.layers)), unlike_layers(mismatch)) & mismatch.in_question
+    """Layers that hold somebody else's choices, in all rows, and rows that a draft stored elsewhere."""
+    places = layers_of_draft(mismatch)
+    layers = np.isin(np.arange(len(mismatch.layers)), places)
+    return (layers | rows_of_another_layout(mismatch, places)[:, None]) & mismatch.in_question
 
 
 def retracted(mismatch: Mismatch, sources: Sources) -> Cells:

@@ -17,6 +17,7 @@ from analysis.diagnose.faultytraces import (
     zeroed,
 )
 from analysis.diagnose.test_diagnose_diff import causes, random_layers
+from analysis.tracefactory import make_records
 
 from moeinspect.analysis.check import check_report
 from moeinspect.analysis.compare import diff_report
@@ -173,6 +174,36 @@ def test_a_tree_keeps_the_first_row_of_each_step_and_another_layout_does_not():
     assert causes(spoiled(layout, draft=DRAFT, draft_topk=2, overlap=False)) == ["tree-rows"]
 
 
+def drafted(change, rows=slice(None)):
+    """What `change` does, and a draft's choices in two layers of these rows."""
+
+    def spoil(record, number):
+        fields = change(record, number)
+        return fields | random_layers([1, 2], rows)(replace(record, **fields), number)
+
+    return spoil
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_a_draft_over_a_tree_is_one_fault_in_its_layers_and_in_a_layout_of_its_own(overlap):
+    layout = verified(lambda number, offset: (offset % 3 == 2) | (number > 2))
+    tree = {"draft": DRAFT, "draft_topk": 2, "overlap": overlap}
+    replayed = drafted(layout, slice(PROMPT, None))
+    for change, graph, cause in (
+        (replayed, True, "draft-optout-late"),
+        (drafted(layout), False, "draft-capture"),
+        (drafted(layout), True, "draft-capture|draft-optout-late"),
+    ):
+        report = diff_report(spoiled(change, graph=graph, **tree), baseline())
+        assert [one.cause for one in report.diagnoses] == [cause]
+        assert report.diagnoses[0].explains == report.counts["set_mismatch_cells"]
+
+
+def test_a_tree_that_was_not_compacted_beside_a_draft_is_a_second_fault():
+    tree = verified(lambda number, offset: offset % 3 == 2)
+    assert causes(spoiled(drafted(tree), draft=DRAFT, draft_topk=2)) == ["draft-capture", "tree-rows"]
+
+
 def test_one_request_at_a_time_cannot_tell_a_tree_from_another_layout():
     tree = verified(lambda number, offset: offset % 3 == 2)
     bad = spoiled(lambda r, n: tree(r, n) if n == 1 else {}, draft=DRAFT, draft_topk=2)
@@ -232,6 +263,53 @@ def test_output_rows_that_their_worker_never_computed_are_a_seam_out_of_place():
         assert causes(bad) == ["merge-misaligned"]
         assert [one.cause for one in check_report([bad]).diagnoses] == ["merge-misaligned"]
     assert "merge-misaligned" not in causes(spoiled(zeroed(slice(PROMPT, None)), draft=DRAFT))
+
+
+def prefilled_in_chunks(count=3, prompt_len=64, chunk=8):
+    """Requests that prefill one after another in equal chunks and decode few tokens."""
+    made = []
+    for number, record in enumerate(make_records(FACTS, count, prompt_len=prompt_len, output_len=21)):
+        position = np.arange(len(record.expert_ids))
+        decoded = position >= prompt_len
+        step = number * (prompt_len // chunk) + position // chunk
+        step = np.where(decoded, count * (prompt_len // chunk) + position - prompt_len, step)
+        origin = np.where(decoded, Origin.DECODE, Origin.PREFILL).astype(np.uint8)
+        made.append(replace(record, step=step.astype(np.int32), origin=origin))
+    return made
+
+
+def later_by(lag):
+    def change(record):
+        ids = record.expert_ids.copy()
+        ids[:-lag] = record.expert_ids[lag:]
+        return replace(record, expert_ids=ids)
+
+    return change
+
+
+def test_a_buffer_that_equal_chunks_overwrite_is_no_shift_and_a_shift_is_no_buffer():
+    good = prefilled_in_chunks()
+    base = trace(good, disagg=False, overlap=False, path="b.h5")
+    reused = trace(overwritten_by_next_step(good), disagg=False)
+    assert diff_report(reused, base).diagnoses[0].cause == "buffer-reuse"
+    for lag in (1, 8):
+        shifted = trace([later_by(lag)(record) for record in good], disagg=False)
+        assert diff_report(shifted, base).diagnoses[0].cause == "row-shift"
+
+
+@pytest.mark.parametrize("draft", [DRAFT, None])
+def test_rows_of_rejected_tokens_do_not_hide_a_buffer_that_was_overwritten(draft):
+    random = random_layers(ALL)
+
+    def rejected(record, number):
+        ids = record.expert_ids.copy()
+        lost = np.arange(len(ids)) % 3 > 0
+        ids[lost] = random(record, number)["expert_ids"][lost]
+        return replace(record, expert_ids=ids)
+
+    reused = [rejected(r, n) for n, r in enumerate(overwritten_by_next_step(records(disagg=False)))]
+    found = causes(trace(reused, disagg=False, draft=draft))
+    assert (found == ["buffer-reuse"]) == (draft is not None)
 
 
 @pytest.mark.parametrize("graph", [True, False])

@@ -19,6 +19,7 @@ from moeinspect.analysis.check import check_report
 from moeinspect.analysis.compare import diff_report
 from moeinspect.report.plain import render_plain
 from moeinspect.report.text import render_text
+from moeinspect.trace.schema import Origin
 
 REQUESTS = 6
 DRAFT = {"draft": "builtin:tiny-draft"}
@@ -116,6 +117,28 @@ def test_two_faults_are_both_named_and_nothing_else_is(pair):
     assert all(set(cause) & set(pair) for cause in named), causes(report)
     explained = [one.explains for one in report.diagnoses]
     assert sum(explained) <= report.counts["cells_flagged"]
+
+
+def test_a_draft_that_spoils_all_layers_that_a_lost_stage_leaves_is_named():
+    made = each(zeroed(slice(None), [2, 3]))(each(random_layers([0, 1]))(GOOD))
+    report = diff_report(trace(made, disagg=False, pp_size=2, **DRAFT), BASELINE)
+    assert sorted(causes(report)) == ["draft-capture", "pp-stage"]
+    assert "cells_unexplained" not in report.counts
+
+
+def test_pages_of_a_cached_prefix_beside_dropped_results_are_no_slices():
+    """A request's own pages in other slots, some of them never written, and outputs likewise."""
+
+    def restored(record, number):
+        ids, position = record.expert_ids.copy(), np.arange(len(record.expert_ids))
+        ids[:16] = record.expert_ids[:16].reshape(4, 4, *ids.shape[1:])[[1, 0, 3, 2]].reshape(ids[:16].shape)
+        ids[PROMPT + number % 2 * 4 :] = 0
+        origin = np.where(position >= PROMPT, Origin.VERIFY, record.origin)
+        ids[12:16] = 0 if number % 3 == 0 else ids[12:16]
+        return {"expert_ids": ids, "cached_tokens": 16, "origin": origin.astype(np.uint8)}
+
+    bad = trace(each(restored)(GOOD), disagg=False, host_kv_slots=64, **DRAFT)
+    assert sorted(causes(diff_report(bad, BASELINE))) == ["stale-slot", "verify-dropped"]
 
 
 def test_one_trace_shows_two_kinds_of_zeros():
