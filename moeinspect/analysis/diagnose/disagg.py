@@ -16,11 +16,16 @@ from moeinspect.trace.schema import Trace
 _SEAM = 0.8
 """Share of the affected requests that need a row behind the prompt which nobody computed."""
 
+_RIGHT, _WHOLE_ROWS = 0.1, 0.9
+"""Share of the wrong rows in which a layer is wrong that they keep; of wrong cells in rows that keep none."""
+
 
 def diagnose_prompt_of_elsewhere(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
     """`no-merge` and `skip-finalize-prefill` where slots were used before: prompt rows wrong as a whole."""
     if mismatch.share_in("prompt") < NEARLY_ALL or mismatch.facts.disagg is False:
         return None
+    if _keeps_layers(mismatch):
+        return None  # what was never stored is wrong in every layer
     wrong = np.zeros(len(mismatch.a.rows), dtype=bool)
     wrong[mismatch.alignment.a_row[mismatch.rows]] = True
     workers = " and ".join(workers_of(mismatch.a, wrong))
@@ -34,12 +39,19 @@ def diagnose_prompt_of_elsewhere(mismatch: Mismatch, sources: Sources) -> Diagno
     unwritten = mismatch.rows | mismatch.unrouted
     prompt = mismatch.regions["prompt"]
     if mismatch.facts.disagg and mismatch.facts.overlap and workers and unwritten[prompt].mean() > 0.9:
+        others = "hardly an output row is" if mismatch.share_of("output") else "no output row is"
         because = [
-            f"{percent(float(unwritten[prompt].mean()))} of the prompt rows are wrong and no output row is",
+            f"{percent(float(unwritten[prompt].mean()))} of the prompt rows are wrong and {others}",
             f"they come from {workers}, which says that it computed them: its host buffer was never written",
         ]
         return diagnosis("skip-finalize-prefill", 0.8, because, mismatch.a)
     return None
+
+
+def _keeps_layers(mismatch: Mismatch) -> bool:
+    """Whether wrong rows are right in some layers, the same ones in nearly all."""
+    shares = mismatch.cells[mismatch.rows][:, mismatch.places_in_question].mean(axis=0)
+    return bool(len(shares) and shares.min() < _RIGHT and shares.mean() < _WHOLE_ROWS)
 
 
 def outputs_of_nobody(trace: Trace) -> NDArray[np.bool_]:
