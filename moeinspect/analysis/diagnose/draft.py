@@ -26,7 +26,10 @@ _ROUNDED = 0.25
 """Largest share of mismatches, against the worst layer's, that rounding may add in other layers."""
 
 _MOVED = 0.9
-"""Largest share of the wrong rows that may be wrong in all layers: others have to show a draft's."""
+"""Share of the wrong rows up to which those that are wrong in all layers need no evidence of their own."""
+
+_FROM_STEP, _CONTROL = 0.1, 0.2
+"""Smallest share of these that hold the target's choices of their step; how much of that steps beside may."""
 
 _FOUND, _NEARLY_ALL = 0.5, 0.9
 _DROPPED = 0.9
@@ -43,7 +46,9 @@ def diagnose_draft_layers(mismatch: Mismatch, sources: Sources) -> Diagnosis | N
     chance = mismatch.layers[0].extra["chance_overlap"]
     overlap = mismatch.overlap_at(places)
     elsewhere = np.setdiff1d(mismatch.places_in_question, places)
-    if not len(places) or overlap > _like_strangers(mismatch) or moved.sum() > _MOVED * mismatch.rows.sum():
+    if not len(places) or overlap > _like_strangers(mismatch):
+        return None
+    if moved.sum() > _MOVED * mismatch.rows.sum() and not _joins_other_rows(mismatch, sources, places):
         return None
     others = mismatch.cells[:, elsewhere] & ~moved[:, None]
     most_elsewhere = float(others[mismatch.rows_in_question & ~moved].mean(axis=0).max(initial=0))
@@ -120,9 +125,25 @@ def rows_of_another_layout(mismatch: Mismatch, places: NDArray[np.int64]) -> NDA
     roots, several = _roots(mismatch)
     if several and whole[roots].mean() <= _UNTOUCHED:
         return nothing
-    layers = np.isin(np.arange(len(mismatch.layers)), places)
-    rest = mismatch.without(np.broadcast_to(layers, mismatch.cells.shape))
+    rest = _beyond(mismatch, places)
     return nothing if _is_dropped(rest, Sources(rest)) else whole
+
+
+def _joins_other_rows(mismatch: Mismatch, sources: Sources, places: NDArray[np.int64]) -> bool:
+    """Rows hold the target's choices for other tokens of their step in all layers but a draft's.
+
+    And none is a token's as a whole: a forward that stored what the target left puts whole rows there.
+    """
+    beyond = Sources(_beyond(mismatch, places))
+    same = float(beyond.at_step(0).mean()) if len(beyond) else 0.0
+    beside = max(float(beyond.at_step(step).mean()) for step in (-1, 1)) if same else 1.0
+    return same >= _FROM_STEP and beside <= _CONTROL * same and sources.anywhere.mean() < _FEWEST
+
+
+def _beyond(mismatch: Mismatch, places: NDArray[np.int64]) -> Mismatch:
+    """What is wrong in other layers than these."""
+    layers = np.isin(np.arange(len(mismatch.layers)), places)
+    return mismatch.without(np.broadcast_to(layers, mismatch.cells.shape))
 
 
 def _is_whole(mismatch: Mismatch) -> NDArray[np.bool_]:

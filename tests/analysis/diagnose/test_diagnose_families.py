@@ -56,6 +56,18 @@ def test_the_backend_says_which_guard_of_the_draft_may_be_missing(backend, cause
     assert causes(spoiled(random_layers([1, 2]), draft=DRAFT, backend=backend)) == [cause]
 
 
+def test_draft_layers_of_prompts_with_hardly_an_output_are_no_prompt_that_was_lost():
+    def cut(record, number):
+        return first_rows(record, PROMPT + (number == 0), outputs=1 + (number == 0))
+
+    good = [cut(record, number) for number, record in enumerate(records(disagg=False))]
+    base = trace(good, disagg=False, overlap=False, path="b.h5")
+    for layers, cause in (([1, 2], "draft-capture"), (ALL, "skip-finalize-prefill")):
+        made = [cut(replace(r, **random_layers(layers)(r, n)), n) for n, r in enumerate(records())]
+        report = diff_report(trace(made, draft=DRAFT, backend="torch"), base)
+        assert [one.cause for one in report.diagnoses] == [cause]
+
+
 def test_an_ngram_draft_has_no_layers_that_could_be_captured():
     assert "draft-capture" not in causes(spoiled(random_layers([1, 2]), draft="ngram"))
 
@@ -197,6 +209,23 @@ def test_a_draft_over_a_tree_is_one_fault_in_its_layers_and_in_a_layout_of_its_o
         report = diff_report(spoiled(change, graph=graph, **tree), baseline())
         assert [one.cause for one in report.diagnoses] == [cause]
         assert report.diagnoses[0].explains == report.counts["set_mismatch_cells"]
+
+
+def stored_elsewhere(record, number):
+    """Half the outputs are another request's of the same step, one first row is right, the rest of nobody."""
+    ids, position = record.expert_ids.copy(), np.arange(len(record.expert_ids))
+    ids[PROMPT:] = records()[(number + 1) % 4].expert_ids[PROMPT:]
+    ids[position >= PROMPT + 9] = random_layers(ALL)(record, number)["expert_ids"][position >= PROMPT + 9]
+    if number == 0:
+        ids[PROMPT : PROMPT + 3] = record.expert_ids[PROMPT : PROMPT + 3]
+    return verified(lambda number, offset: offset < 0)(record, number) | {"expert_ids": ids}
+
+
+def test_rows_of_a_step_stored_elsewhere_are_the_drafts_where_its_layers_are_its_own():
+    tree = {"draft": DRAFT, "draft_topk": 2, "graph": True}
+    replayed = drafted(stored_elsewhere, slice(PROMPT, None))
+    assert causes(spoiled(replayed, **tree)) == ["draft-optout-late"]
+    assert causes(spoiled(stored_elsewhere, **tree)) == ["draft-forward-end"]
 
 
 def test_a_tree_that_was_not_compacted_beside_a_draft_is_a_second_fault():
