@@ -27,7 +27,7 @@ from moeinspect.analysis.diagnose.wrapped import diagnose_duplicates
 from moeinspect.analysis.diagnose.zeros import ZERO_RULES, diagnose_zeros
 from moeinspect.analysis.findings import Diagnosis, Finding
 from moeinspect.analysis.rules.grouping import layers_text
-from moeinspect.trace.schema import Trace
+from moeinspect.trace.schema import Trace, Validity
 
 _ABOUT_ROWS = {"missing-request", "missing-rows", "surplus-rows"}
 """Rules that count rows, not cells."""
@@ -141,7 +141,7 @@ def _sentinels(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
         return column
     because = [f"rows with both real ids and a sentinel ({_requests(trace, findings)})"]
     layers = {finding.layers for finding in findings}
-    named = rows_of_findings(trace, findings)
+    named = rows_of_findings(trace, findings)[trace.rows.validity == Validity.REAL]
     if len(layers) == 1 and run_facts(trace).draft_layers and named.mean() > _NEARLY_ALL:
         because += [
             f"all of them lack {layers_text(layers.pop())}, and nothing else",

@@ -11,6 +11,7 @@ from moeinspect.analysis.diagnose.nextstep import diagnosis
 from moeinspect.analysis.diagnose.sources import Sources
 from moeinspect.analysis.diagnose.words import of_all, percent
 from moeinspect.analysis.findings import Diagnosis
+from moeinspect.trace.schema import Origin
 
 _ENOUGH = 0.5
 """Share of mismatching rows found in the next step; rows of rejected drafts are not in a trace."""
@@ -107,6 +108,8 @@ def diagnose_tails(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
     tails = tail_rows(mismatch, unwritten)
     if tails[unwritten].mean() < _NEARLY_ALL:
         return None
+    if mismatch.facts.draft is not False and _loses_all_verified(mismatch, unwritten):
+        return None
     is_left_over = bool(mismatch.unrouted.any() or sources.in_slot.mean() > _LEFT_OVER)
     decoded = mismatch.is_decoded
     if not is_left_over and mismatch.facts.draft_tree and unwritten[decoded].mean() > _MOST:
@@ -123,6 +126,19 @@ def diagnose_tails(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
         )
     sure = 0.85 if is_left_over else 0.65
     return diagnosis("read-early", sure if mismatch.facts.overlap else 0.5, because, mismatch.a)
+
+
+def _loses_all_verified(mismatch: Mismatch, unwritten: NDArray[np.bool_]) -> bool:
+    """All rows of verify steps are wrong and no others, though others end requests as well.
+
+    Outputs may be so short that the last steps are all of them; reading early loses any last step.
+    """
+    verified = mismatch.of_a("origin") == Origin.VERIFY
+    if not np.array_equal(verified, unwritten):
+        return False
+    others = tail_rows(mismatch, np.ones_like(unwritten)) & ~verified
+    ended = np.unique(mismatch.alignment.pair[verified])
+    return bool((others & ~np.isin(mismatch.alignment.pair, ended)).any())
 
 
 def tail_rows(mismatch: Mismatch, unwritten: NDArray[np.bool_]) -> NDArray[np.bool_]:

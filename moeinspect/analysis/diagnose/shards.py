@@ -45,9 +45,14 @@ class _Steps:
 
 def diagnose_shards(trace: Trace, facts: RunFacts, zero: NDArray[np.bool_]) -> Diagnosis | None:
     """`tp-shard` if the zero rows [R] are the tails of steps, or, where steps are not known, of prompts."""
-    if facts.tp_size == 1 or not _goes_on(trace, zero):
+    if facts.tp_size == 1:
         return None
+    goes_on = _goes_on(trace, zero)
+    if not goes_on and not (facts.overlap is False and facts.tp_size is not None):
+        return None  # without overlap no end is lost
     if not knows_workers(trace):
+        if not goes_on:
+            return None
         return _prompt_tails(trace, facts, zero) or _alternating(trace, facts, zero)
     steps = _look_at_steps(trace, zero)
     if not steps.explained or steps.tails < _NEARLY_ALL * steps.touched:
@@ -69,7 +74,8 @@ def diagnose_shards(trace: Trace, facts: RunFacts, zero: NDArray[np.bool_]) -> D
             f"the run had {facts.tp_size} tensor-parallel ranks, each with a share of a step's rows: those "
             "of the other ranks were never gathered"
         )
-    return diagnosis("tp-shard", 0.95 if facts.tp_size is not None else 0.7, because, trace)
+    sure = 0.95 if goes_on else 0.8
+    return diagnosis("tp-shard", sure if facts.tp_size is not None else 0.7, because, trace)
 
 
 def _goes_on(trace: Trace, zero: NDArray[np.bool_]) -> bool:
@@ -89,12 +95,18 @@ def _of_any_length(steps: _Steps) -> bool:
 
 
 def _look_at_steps(trace: Trace, zero: NDArray[np.bool_]) -> _Steps:
-    """Groups the rows that were computed by worker and step, requests in any order within."""
-    rows, request = trace.rows, row_requests(trace)
-    computed = (rows.step >= 0) & (request >= 0) & ~cached_rows(trace)
-    place = np.flatnonzero(computed)
-    key = np.stack([rows.worker[place].astype(np.int64), rows.step[place].astype(np.int64)], axis=1)
-    _, step = np.unique(key, axis=0, return_inverse=True)
+    """Groups the rows that were computed by worker and step, requests in any order within.
+
+    Rows of a cached prefix tell the step that first computed them, which may have had more rows than are
+    cached: they count where no request of the trace has that step's own rows.
+    """
+    rows, request, cached = trace.rows, row_requests(trace), cached_rows(trace)
+    place = np.flatnonzero((rows.step >= 0) & (request >= 0))
+    asked = ~cached[place]
+    if (zero & cached).any():
+        asked |= _are_first_of(trace, place, cached)
+    place = place[asked]
+    _, step = np.unique(_step_keys(trace, place), return_inverse=True)
     order = np.lexsort((place, step.reshape(-1)))
     place, step = place[order], step.reshape(-1)[order]
     lost, owner = zero[place], request[place]
@@ -112,14 +124,38 @@ def _look_at_steps(trace: Trace, zero: NDArray[np.bool_]) -> _Steps:
     cut_once = per_step(goes_on & ~was_lost & lost) <= 1
     touched = lost_rows > 0
     sized = per_step(rows.origin[place] == Origin.VERIFY) == 0
+    whole = per_step(cached[place]) == 0
     return _Steps(
         touched=int(touched.sum()),
         tails=int((touched & in_order & cut_once & (lost_rows < size)).sum()),
         share=float(lost_rows[touched].sum() / max(1, size[touched].sum())),
-        clean=size[sized & ~touched],
+        clean=size[sized & whole & ~touched],
         lossy=size[sized & touched],
-        explained=bool(lost.any() and lost.sum() >= _NEARLY_ALL * (zero & ~cached_rows(trace)).sum()),
+        explained=_explains(trace, zero, place[lost]),
     )
+
+
+def _step_keys(trace: Trace, place: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A number for worker and step of each of these rows [n]."""
+    rows = trace.rows
+    return np.asarray((rows.worker[place].astype(np.int64) << 40) + rows.step[place])
+
+
+def _are_first_of(trace: Trace, place: NDArray[np.int64], cached: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which of these rows [n] are cached ones of a step without rows of its own, once for each slot."""
+    is_cached = cached[place]
+    keys = _step_keys(trace, place)
+    slots = np.stack([keys, trace.rows.slot[place].astype(np.int64)], axis=1)
+    _, first = np.unique(slots[is_cached], axis=0, return_index=True)
+    is_first = np.zeros(len(place), dtype=bool)
+    is_first[np.flatnonzero(is_cached)[first]] = True
+    return np.asarray(is_first & ~np.isin(keys, keys[~is_cached]))
+
+
+def _explains(trace: Trace, zero: NDArray[np.bool_], lost: NDArray[np.int64]) -> bool:
+    """Whether nearly all zero rows [R] are of the steps of the rows `lost` [n]."""
+    keys = _step_keys(trace, np.flatnonzero(zero))
+    return bool(len(keys) and np.isin(keys, _step_keys(trace, lost)).mean() >= _NEARLY_ALL)
 
 
 def _prompt_tails(trace: Trace, facts: RunFacts, zero: NDArray[np.bool_]) -> Diagnosis | None:

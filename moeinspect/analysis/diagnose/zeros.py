@@ -93,9 +93,11 @@ def _cause_of_rows(trace: Trace, zero: NDArray[np.bool_], unwritten: NDArray[np.
         return _everything(trace, facts, shape)
     if _ends_with_the_first_weights(trace, zero):
         return _of_first_weights(trace, zero)
+    shards = None if one_gap_each(trace, zero) else diagnose_shards(trace, facts, zero)
     if cached_rows(trace)[unwritten].mean() >= 0.9:
-        return _cached(trace, facts, unwritten)
-    if not one_gap_each(trace, zero) and (shards := diagnose_shards(trace, facts, zero)) is not None:
+        # Only who tells its ranks can have lost shards of the steps that first computed these rows.
+        return shards if shards and facts.tp_size else _cached(trace, facts, unwritten)
+    if shards is not None:
         return shards
     if shape.is_prompt or _are_nearly_the_prompts(trace, unwritten):
         return _whole_prompt(trace, facts, shape)

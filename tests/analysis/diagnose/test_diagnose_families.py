@@ -262,6 +262,40 @@ def test_layers_without_any_id_in_a_run_with_a_draft_are_a_capturer_of_another_s
     assert first_cause(spoiled(cut, draft=DRAFT)) == "draft-recreates-capturer"
     assert first_cause(spoiled(cut)) == "partial-sentinel"
 
+    def beside_one_without_rows(record, number):
+        nothing = {
+            "expert_ids": np.full_like(record.expert_ids, FACTS.sentinel),
+            "validity": np.full_like(record.validity, Validity.MISSING),
+        }
+        return cut(record, number) if number else nothing
+
+    bad = spoiled(beside_one_without_rows, draft=DRAFT, not_opted_in=[["r0", 0]])
+    assert first_cause(bad) == "draft-recreates-capturer"
+
+
+def test_outputs_of_one_or_two_verify_steps_were_dropped_if_other_requests_end_right():
+    def verified(record, number):
+        if number % 2 == 0:
+            return first_rows(record, PROMPT, outputs=1)
+        record = first_rows(record, PROMPT + 3, outputs=4)
+        ids = record.expert_ids.copy()
+        ids[PROMPT:] = 0 if number == 1 else random_layers(ALL)(record, number)["expert_ids"][PROMPT:]
+        origin = np.where(np.arange(PROMPT + 3) < PROMPT, Origin.PREFILL, Origin.VERIFY).astype(np.uint8)
+        step = np.append(record.step[:PROMPT], [90, 90, 91]).astype(np.int32)
+        return replace(record, expert_ids=ids, origin=origin, step=step)
+
+    made = [verified(r, n) for n, r in enumerate(records(4, disagg=False))]
+    good = [
+        replace(r, expert_ids=h.expert_ids[: len(r.expert_ids)])
+        for r, h in zip(made, records(4, disagg=False), strict=True)
+    ]
+    right = trace(good, disagg=False, path="b.h5")
+    assert causes(trace(made, disagg=False, draft=DRAFT), right) == ["verify-dropped"]
+    ends = good[0].expert_ids.copy()
+    ends[-8:] = 0
+    made[0] = replace(made[0], expert_ids=ends)
+    assert "read-early" in causes(trace(made, disagg=False, draft=DRAFT), right)
+
 
 def test_a_cached_prefix_of_zeros_is_a_stale_slot():
     def cached(record, number):

@@ -7,6 +7,7 @@ import pytest
 from analysis.diagnose.faultytraces import (
     FACTS,
     PROMPT,
+    first_rows,
     foreign,
     records,
     spoiled,
@@ -59,6 +60,31 @@ def test_a_tail_of_zeros_in_each_step_is_a_shard_that_was_never_gathered(tp):
 def test_one_rank_has_no_shard():
     bad = trace(sharded(records(disagg=False), 2), disagg=False, tp_size=1)
     assert "tp-shard" not in causes(bad)
+
+
+def test_zeros_of_a_cached_prefix_are_shards_if_they_are_the_tails_of_the_steps_that_computed_it():
+    (record,) = records(1, disagg=False)
+    (bad,) = sharded([record], 2)
+    origin, step = record.origin.copy(), record.step.copy()
+    origin[:20], step[20:PROMPT] = Origin.PREFIX_CACHE, 50
+    cached = replace(record, origin=origin, step=step, cached_tokens=20)
+
+    def with_prefix(ids, end):
+        one = replace(cached, expert_ids=np.concatenate([ids[:end], record.expert_ids[end:]]))
+        return [causes(trace([one], disagg=False, tp_size=size)) for size in (2, 1)]
+
+    assert with_prefix(bad.expert_ids, 20) == [["tp-shard"], ["stale-slot"]]
+    assert with_prefix(0 * record.expert_ids, 12) == [["stale-slot"], ["stale-slot"]]
+
+
+def test_lost_ends_are_shards_only_where_nothing_is_read_early():
+    def whole(record, number):
+        return replace(first_rows(record, PROMPT, outputs=1), step=np.full(PROMPT, number, np.int32))
+
+    made = sharded([whole(r, n) for n, r in enumerate(records(3, disagg=False))], 2, tile=16)
+    (one,) = diagnoses(trace(made, disagg=False, tp_size=2, overlap=False))
+    assert (one.cause, one.confidence) == ("tp-shard", 0.8)
+    assert causes(trace(made, disagg=False, tp_size=2)) == ["read-early"]
 
 
 def test_prompts_without_their_last_rows_are_a_shard_where_steps_are_not_known():
