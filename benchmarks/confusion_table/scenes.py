@@ -108,7 +108,7 @@ def _draw_prompts(
     )
     longest, before = rng.choices((20, 60, _LONGEST), (3, 2, 0.5) if small else (1, 1, 1))[0], []
     for number in range(rng.randint(2, _MOST_PROMPTS // (1 + small))):
-        one: dict[str, Any] = {"id": f"r{number}", "max_new_tokens": rng.randint(1, 14)}
+        one: dict[str, Any] = {"id": f"r{number}", "max_new_tokens": rng.randint(1, 8 if small else 14)}
         kind = rng.choices(("random", "text", "shared", "again", "same"), (5, 2 * tokenizer, 3, 1, 0.5))[0]
         length = max(1, int(longest ** rng.random()))
         if kind == "text":
