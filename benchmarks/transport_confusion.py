@@ -1,6 +1,6 @@
 """Which cause each transport fault gets, and whether healthy traces get one: a table over many shapes.
 
-    python benchmarks/transport_confusion.py [--faults NAME ...] [--every N] [--seeds N] [--misses]
+    python benchmarks/transport_confusion.py [--faults NAME ...] [--every N] [--seed N] [--minutes N]
 
 Each healthy trace of a toy model (experts, top-k, layers and requests of many sizes) is changed as the fault
 does and judged four times: by `diff` against itself, by `diff` against a run whose choices carry noise, by
@@ -14,8 +14,10 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import re
 import sys
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -114,9 +116,14 @@ class Outcome:
 def main() -> int:
     options = _options()
     jobs = [
-        (number, seed) for seed in range(options.seeds) for number in range(0, len(SHAPES), options.every)
+        (number, seed)
+        for seed in range(options.seed, options.seed + options.seeds)
+        for number in range(0, len(SHAPES), options.every)
     ]
-    judge = partial(_judge, faults=options.faults)
+    if options.minutes:  # what is left out then should not all be of the large shapes
+        np.random.default_rng(options.seed).shuffle(jobs)
+    until = time.monotonic() + 60 * options.minutes if options.minutes else math.inf
+    judge = partial(_judge, faults=options.faults, until=until)
     outcomes: list[Outcome] = []
     if options.workers > 1:
         with ProcessPoolExecutor(options.workers) as pool:
@@ -134,15 +141,19 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--faults", nargs="*", default=list(TRANSPORT_FAULTS))
     parser.add_argument("--every", type=int, default=1, help="only every n-th shape")
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser.add_argument("--seeds", type=int, default=1, help="how many seeds")
+    parser.add_argument("--minutes", type=float, help="begin no shape after so long, in mixed order")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--misses", action="store_true", help="list the cases that are not named first")
     parser.add_argument("--json", type=Path, help="write the outcomes there")
     return parser.parse_args()
 
 
-def _judge(job: tuple[int, int], faults: list[str]) -> list[Outcome]:
-    """All faults and variants on one shape and seed, and the healthy trace itself."""
+def _judge(job: tuple[int, int], faults: list[str], until: float = math.inf) -> list[Outcome]:
+    """All faults and variants on one shape and seed, and the healthy trace itself; none after `until`."""
+    if time.monotonic() > until:
+        return []
     number, seed = job
     experts, top_k, layers = SHAPES[number]
     rng = np.random.default_rng([number, seed])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from moeinspect.analysis.cells import gather
 from moeinspect.analysis.diagnose.aliases import diagnose_added_layers
-from moeinspect.analysis.diagnose.gaps import diagnose_declared
+from moeinspect.analysis.diagnose.gaps import diagnose_absent, diagnose_declared
 from moeinspect.analysis.diagnose.mismatch import Mismatch
 from moeinspect.analysis.diagnose.nextstep import diagnosis
 from moeinspect.analysis.diagnose.onetrace import diagnose_trace
@@ -65,6 +65,8 @@ def diagnose_diff(
     by_cells = by_cells.without(_compared_cells(comparison.a, symptoms, by_cells.rest))
     found = [*by_cells.named, *by_rules, *diagnose_added_layers(comparison)]
     found += [*diagnose_declared(mismatch), *diagnose_tokens(mismatch)]
+    if not found:
+        found += diagnose_absent(mismatch)
     left = by_cells.left()
     if found and not by_cells.loses_a_layer:
         found, left = found + left, []

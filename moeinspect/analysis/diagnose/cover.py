@@ -11,6 +11,7 @@ from moeinspect.analysis.diagnose.mismatch import Mismatch
 from moeinspect.analysis.diagnose.places import Cells, Place, everywhere
 from moeinspect.analysis.diagnose.sources import Sources
 from moeinspect.analysis.findings import Diagnosis
+from moeinspect.analysis.rules.chance import LOG10_LIMIT, log10
 
 NOISE = 0.05
 """Share of the wrong cells that a cause may leave unexplained without another one being looked for."""
@@ -32,6 +33,10 @@ _LEFT_OVER = 0.5
 """Share of wrong rows that hold other tokens' rows, which shows by itself that something was misplaced."""
 
 
+_FEWEST_CELLS = 12
+"""Wrong cells that have to tell a cause where rounding may have made them: a few lie anywhere by chance."""
+
+
 @dataclass(frozen=True, slots=True)
 class Detector:
     """How one cause is recognized, and where it strikes.
@@ -39,12 +44,24 @@ class Detector:
     `find` judges all that is in question and wants nearly all of it to fit. `by_content`: what the cells
     hold shows the cause, wherever else something is wrong; others are told by right rows around them.
     `alone`: it is not looked for beside something else, since its place is where it was found.
+    `weighs_chance`: it asks by itself whether rounding may have made what it sees.
     """
 
     find: Callable[[Mismatch, Sources], Diagnosis | None]
     place: Place = everywhere
     by_content: bool = False
     alone: bool = False
+    weighs_chance: bool = False
+
+    def may_be_chance(self, wrong: Cells, whole: Mismatch) -> bool:
+        """Whether so few wrong cells [R, L] show nothing, in runs that rounding may make differ.
+
+        They do show something where they fill a few of many rows.
+        """
+        count, rows = int(wrong.sum()), int(wrong.any(axis=1).sum())
+        if self.weighs_chance or count >= _FEWEST_CELLS or not count or whole.comparison.tolerance.exact:
+            return False
+        return (count - rows) * log10(rows / max(1, len(wrong))) > LOG10_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +121,8 @@ def _fitting(
         found = detector.find(rest, sources)
         if found is not None and (not beside or _is_sure(found)):
             place = detector.place(rest, sources)
-            if (rest.cells & place).any():
+            inside = rest.cells & place
+            if inside.any() and not detector.may_be_chance(inside, rest):
                 return _Step(detector, found, place)
     return None
 
@@ -148,5 +166,7 @@ def _views(
             continue
         place = detector.place(rest, sources)
         inside = int((rest.cells & place).sum())
+        if detector.may_be_chance(rest.cells & place, rest):
+            continue
         if inside > 0 and NOISE * total <= inside and (strange & ~place).any():
             yield detector, place, rest.only(np.broadcast_to(place, rest.cells.shape))

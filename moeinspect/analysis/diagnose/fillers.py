@@ -11,6 +11,7 @@ from moeinspect.analysis.diagnose.provenance import row_requests
 from moeinspect.analysis.diagnose.sources import Sources
 from moeinspect.analysis.diagnose.words import counted
 from moeinspect.analysis.findings import Diagnosis
+from moeinspect.analysis.rules.chance import LOG10_LIMIT, label_log10, log10, tail_log10
 from moeinspect.trace.schema import Trace, Validity
 
 WORDS = {
@@ -22,6 +23,9 @@ WORDS = {
     "copied": "a copy of the row before",
 }
 """How a sentence names each kind of filler."""
+
+NUMBERINGS = ("arange", "running", "constant")
+"""Kinds that show by the numbers of the experts, whatever the right rows hold."""
 
 _MOST = 0.8
 _BAD = 0.5
@@ -62,18 +66,71 @@ def filler_kinds(trace: Trace, rows: NDArray[np.int64]) -> dict[str, NDArray[np.
 
 def diagnose_filler(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
     """Wrong rows that are filler, or copies of a right row before them."""
-    alignment = mismatch.alignment
-    compared = np.maximum(1, mismatch.comparison.cells.compared.sum(axis=1))
-    bad = np.flatnonzero(mismatch.cells.sum(axis=1) >= _BAD * compared)
+    bad = np.flatnonzero(_bad_rows(mismatch))
     if not len(bad):
         return None
-    kinds = filler_kinds(mismatch.a, alignment.a_row[bad])
-    kinds["copied"] = _copies_of_right_rows(alignment.a_row[bad], kinds["copied"])
+    kinds = _kinds_of_wrong_rows(mismatch, bad)
     made = np.any(list(kinds.values()), axis=0)
     if made.sum() < _MOST * len(bad):
         return None
     because = [f"{counted(int(made.sum()), 'wrong row')} hold what was never routed: {_named(kinds)}"]
     return diagnosis("filler-as-real", 0.9, because, mismatch.a)
+
+
+def filler_rows(mismatch: Mismatch, sources: Sources) -> NDArray[np.bool_]:
+    """Rows [R, 1] that are wrong and filler, where rounding can not have made them.
+
+    Rounding that gets most layers of a row wrong does so whatever the row holds, and no router prefers the
+    numbers that experts have: so few right rows are filler, or a numbering is too long to be one by chance.
+    """
+    is_bad, in_a = _bad_rows(mismatch), mismatch.alignment.a_row
+    bad = np.flatnonzero(is_bad)
+    right = np.flatnonzero(~is_bad & mismatch.rows_in_question & ~mismatch.unrouted)
+    if not len(bad):
+        return is_bad[:, None]
+    kinds = _kinds_of_wrong_rows(mismatch, bad)
+    together = (int(mismatch.cells.sum()) - len(bad)) * log10(len(bad) / len(is_bad))
+    exact = mismatch.comparison.tolerance.exact
+    if np.any(list(kinds.values()), axis=0).sum() >= _MOST * len(bad) and (exact or together < LOG10_LIMIT):
+        return mismatch.rows_in_question[:, None]
+    usual = filler_kinds(mismatch.a, in_a[right])
+    for each, rows in ((kinds, in_a[bad]), (usual, in_a[right])):
+        each["copied"] &= _other_token_before(mismatch.a, rows)
+    marked = np.zeros(len(mismatch.alignment), dtype=bool)
+    for kind, held in kinds.items():
+        chance = tail_log10(int(held.sum()), len(bad), (usual[kind].sum() + 1) / (len(right) + 2))
+        if kind in NUMBERINGS and held.any():
+            chance = min(chance, log10(float(len(bad))) + _numbering_log10(mismatch.a))
+        if chance < LOG10_LIMIT:
+            marked[bad[held]] = True
+    return marked[:, None]
+
+
+def _numbering_log10(trace: Trace) -> float:
+    """Chance that one row of a healthy trace is a numbering: each layer's experts bear the wanted numbers."""
+    E, K = trace.model.num_experts, trace.rows.expert_ids.shape[2]
+    layers = len(_checked_places(trace))
+    return (layers - 1) * label_log10(E, K) + log10(3.0)  # a running one may begin anywhere, in three ways
+
+
+def _other_token_before(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether these rows [n] of the file stand under another token than the rows before them."""
+    requests, request = trace.requests, row_requests(trace)[rows]
+    at = requests.token_start[request] + requests.start_pos[request] + rows - requests.row_start[request]
+    at = np.minimum(at, len(trace.tokens) - 1)
+    return np.asarray(trace.tokens[at] != trace.tokens[np.maximum(0, at - 1)])
+
+
+def _bad_rows(mismatch: Mismatch) -> NDArray[np.bool_]:
+    compared = np.maximum(1, mismatch.comparison.cells.compared.sum(axis=1))
+    return np.asarray(mismatch.cells.sum(axis=1) >= _BAD * compared)
+
+
+def _kinds_of_wrong_rows(mismatch: Mismatch, bad: NDArray[np.int64]) -> dict[str, NDArray[np.bool_]]:
+    rows = mismatch.alignment.a_row[bad]
+    kinds = filler_kinds(mismatch.a, rows)
+    kinds["copied"] = _copies_of_right_rows(rows, kinds["copied"])
+    return kinds
 
 
 def filler_reason(trace: Trace, rows: NDArray[np.bool_]) -> str:
@@ -82,6 +139,13 @@ def filler_reason(trace: Trace, rows: NDArray[np.bool_]) -> str:
     kinds = filler_kinds(trace, numbers)
     made = np.any(list(kinds.values()), axis=0)
     return _named(kinds) if len(numbers) and made.mean() >= _MOST else ""
+
+
+def is_numbering(trace: Trace, rows: NDArray[np.bool_]) -> bool:
+    """Whether these rows [R] hold zeros or a numbering: no other row can be the reason that they do."""
+    kinds = filler_kinds(trace, np.flatnonzero(rows).astype(np.int64))
+    made = np.any([kinds[kind] for kind in ("zeros", *NUMBERINGS)], axis=0)
+    return bool(len(made) and made.mean() >= _MOST)
 
 
 def _named(kinds: dict[str, NDArray[np.bool_]]) -> str:

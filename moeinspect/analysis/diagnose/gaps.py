@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from moeinspect.analysis.diagnose.facts import knows_workers
 from moeinspect.analysis.diagnose.mismatch import Mismatch
 from moeinspect.analysis.diagnose.nextstep import diagnosis
-from moeinspect.analysis.diagnose.words import counted
-from moeinspect.analysis.findings import Diagnosis
+from moeinspect.analysis.diagnose.words import counted, of_all
+from moeinspect.analysis.findings import Diagnosis, Finding
 from moeinspect.trace.schema import Trace, Validity
 
 _NEARLY_ALL = 0.9
@@ -88,6 +88,24 @@ def diagnose_declared(mismatch: Mismatch) -> Iterator[Diagnosis]:
     runs = marked_runs(mismatch.a, missing)
     if (found := diagnose_gaps(mismatch.a, runs.chosen(~runs.is_whole), "rows that are missing")) is not None:
         yield found
+
+
+def diagnose_absent(mismatch: Mismatch) -> Iterator[Diagnosis]:
+    """Requests of the baseline that A does not even name, where all that A has is in the baseline."""
+
+    def whole(rule: str) -> list[Finding]:
+        return [f for f in mismatch.found(rule) if f.evidence.get("whole_request")]
+
+    absent, total = whole("only-in-b"), len(mismatch.comparison.b.requests)
+    if not absent or whole("only-in-a"):
+        return
+    because = [
+        f"{of_all(len(absent), total, 'request')} of the baseline are not in A at all, neither their tokens "
+        f"nor their {counted(sum(f.count for f in absent), 'row')}",
+        "no cause by name is in what both traces have: answers were lost as a whole, or their payload was "
+        "absent and they were left out",
+    ]
+    yield diagnosis("missing-request", 0.7, because, mismatch.a)
 
 
 def one_gap_each(trace: Trace, zero: NDArray[np.bool_]) -> bool:

@@ -14,6 +14,9 @@ from moeinspect.analysis.findings import Diagnosis
 _REPEATED = 0.8
 """Share of wrong rows that have to stand more than once."""
 
+_WHOLE_ROWS = 0.5
+"""Share of the cells of wrong rows that are wrong: another row than the right one is so in most layers."""
+
 
 def diagnose_static_rows(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
     """`graph-static-rows`: the rows of a request's decode steps are one and the same."""
@@ -22,7 +25,7 @@ def diagnose_static_rows(mismatch: Mismatch, sources: Sources) -> Diagnosis | No
         return None
     pair = mismatch.alignment.pair[sources.rows].astype(np.uint64)
     repeated, contents = _repeated(np.stack([pair, sources.held], axis=1))
-    if repeated < _REPEATED:
+    if repeated < _REPEATED or _wrong_share(mismatch) < _WHOLE_ROWS:
         return None
     because = [
         f"{percent(repeated)} of the wrong rows stand more than once in their request: "
@@ -41,6 +44,8 @@ def diagnose_padded_rows(mismatch: Mismatch, sources: Sources) -> Diagnosis | No
         return None
     repeated, contents = _repeated(sources.held[:, None])
     strange = 1 - float(sources.anywhere.mean())
+    if _wrong_share(mismatch) < _WHOLE_ROWS:
+        return None
     if strange < _REPEATED or (len(sources) > 1 and repeated < _REPEATED):
         return None
     because = [
@@ -49,6 +54,12 @@ def diagnose_padded_rows(mismatch: Mismatch, sources: Sources) -> Diagnosis | No
         "was captured like a token and reached real slots",
     ]
     return diagnosis("padded-rows", 0.9 if len(sources) > 1 else 0.5, because, mismatch.a)
+
+
+def _wrong_share(mismatch: Mismatch) -> float:
+    """Share of the cells in question of the wrong rows that are wrong."""
+    rows = mismatch.rows
+    return float(mismatch.cells[rows].sum() / max(1, mismatch.in_question[rows].sum()))
 
 
 def _repeated(keys: NDArray[np.uint64]) -> tuple[float, int]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from moeinspect.analysis.cells import gather
+from moeinspect.analysis.cells import gather, set_keys
 from moeinspect.analysis.diagnose.facts import run_facts
-from moeinspect.analysis.diagnose.fillers import filler_reason
+from moeinspect.analysis.diagnose.fillers import filler_reason, is_numbering
 from moeinspect.analysis.diagnose.mismatch import Mismatch
 from moeinspect.analysis.diagnose.nextstep import diagnosis
 from moeinspect.analysis.diagnose.provenance import requests_of_findings
@@ -22,8 +22,11 @@ from moeinspect.trace.schema import Trace
 _MOST = 0.8
 _ALIKE = 0.5
 """Share of equal cells from which on rows are taken for the same: rounding turns over fewer."""
-_SEAM = 8
-"""Rows behind a seam that may be right by chance."""
+_PROBED = 8
+"""Last rows that tell which ones stand there."""
+_CANDIDATES = 32
+"""Places of a seam that are looked at: in a loop many look alike."""
+_FEWEST_ROWS = 6
 _LOOK = 2
 """Rows that are compared where a join may be: a first answer may be that short."""
 
@@ -42,15 +45,16 @@ def diagnose_surplus(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
         own, want = trace.row_range(number), int(wanted[number])
         beyond[own.start + want : own.stop] = True
         twice += _begins_again(trace.rows.expert_ids[own], own.stop - own.start - want)
+    filler = filler_reason(trace, beyond)
+    if filler and (twice < _MOST * len(numbers) or is_numbering(trace, beyond)):
+        because.append(f"the rows beyond hold what was never routed: {filler}")
+        return diagnosis("filler-as-real", 0.9, because, trace)
     if twice >= _MOST * len(numbers):
         because.append(
             f"in {of_all(twice, len(numbers), 'such request')} the last rows, as many as tokens were fed, "
             "begin like the first ones: an answer for all tokens was appended to the rows that were there"
         )
         return diagnosis("double-concat", 0.95, because, trace)
-    if filler := filler_reason(trace, beyond):
-        because.append(f"the rows beyond hold what was never routed: {filler}")
-        return diagnosis("filler-as-real", 0.9, because, trace)
     if run_facts(trace).draft:
         because.append("a draft was configured: rows past the stop of an accepted run were kept")
         return diagnosis("surplus-after-stop", 0.8, because, trace)
@@ -74,27 +78,64 @@ def _only_longest(trace: Trace, numbers: list[int]) -> bool:
 
 def diagnose_joined(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
     """`double-concat` cut to the tokens: from some row on a request holds its own first rows again."""
-    alignment = mismatch.alignment
-    bad = _bad_rows(mismatch)
-    touched, joined, lengths = 0, 0, []
-    for pair in np.unique(alignment.pair[bad]).tolist():
-        own = alignment.rows_of_pair(pair)
-        rows = mismatch.ids("a", np.arange(own.start, own.stop))
-        first = int(bad[own].argmax())
-        touched += 1
-        # The first rows behind the seam may happen to be right.
-        for length in range(first, max(_LOOK, first - _SEAM) - 1, -1):
-            if (rows[length:] == rows[:-length]).mean() >= _MOST:
-                joined += 1
-                lengths.append(length)
-                break
-    if not joined or joined < _MOST * touched or (len(set(lengths)) == 1 and joined > 1):
+    touched, seams = _seams(mismatch)
+    lengths = list(seams.values())
+    if not seams or len(seams) < _MOST * touched or (len(set(lengths)) == 1 and len(lengths) > 1):
         return None  # one length for all requests is a shift of rows
     because = [
-        f"in {of_all(joined, touched, 'affected request')} the first rows stand twice: after "
+        f"in {of_all(len(seams), touched, 'affected request')} the first rows stand twice: after "
         f"{min(lengths)} to {max(lengths)} right rows the beginning comes again, up to the number of tokens",
     ]
     return diagnosis("double-concat", 0.93, because, mismatch.a)
+
+
+def joined_rows(mismatch: Mismatch, sources: Sources) -> NDArray[np.bool_]:
+    """Rows [R, 1] behind the seams, if they are more than a few."""
+    alignment = mismatch.alignment
+    rows = np.zeros(len(alignment), dtype=bool)
+    for pair, length in _seams(mismatch)[1].items():
+        own = alignment.rows_of_pair(pair)
+        rows[own.start + length : own.stop] = True
+    enough = (rows & _bad_rows(mismatch)).sum() >= _FEWEST_ROWS
+    return rows[:, None] if enough else np.zeros_like(rows)[:, None]
+
+
+def _seams(mismatch: Mismatch) -> tuple[int, dict[int, int]]:
+    """Requests with wrong rows at their end, and behind how many rows which of them begin again."""
+    alignment, bad = mismatch.alignment, _bad_rows(mismatch)
+    touched, seams = 0, {}
+    for pair in np.unique(alignment.pair[bad]).tolist():
+        own = alignment.rows_of_pair(pair)
+        if own.stop - own.start - int(bad[own].argmax()) < _LOOK:
+            continue  # one row may be equal to the first one by chance
+        touched += 1
+        # Rounding gets rows wrong anywhere; those behind a seam are, nearly all of them.
+        if bad[max(own.start, own.stop - _PROBED) : own.stop].mean() >= _ALIKE:
+            length = _seam(mismatch, own, bad[own])
+            if length:
+                seams[pair] = length
+    return touched, seams
+
+
+def _seam(mismatch: Mismatch, own: slice, bad: NDArray[np.bool_]) -> int:
+    """From which row of a request on its first rows stand again; 0: from none."""
+    rows = np.arange(own.start, own.stop)
+    ours, right = (set_keys(mismatch.ids(side, rows)) for side in "ab")
+    n = len(rows)
+    probes = np.arange(max(_LOOK, n - _PROBED), n)
+    lengths = np.arange(_LOOK, n - 1)
+    there = probes - lengths[:, None]
+    alike = np.zeros(len(lengths))
+    for probe, source in zip(probes.tolist(), there.T, strict=True):
+        alike += np.where(source >= 0, (ours[probe] == right[source]).mean(axis=1), 0)
+    asked = np.maximum(1, (there >= 0).sum(axis=1))
+    likely = lengths[alike >= _MOST * asked]
+    for length in likely[np.argsort(-likely)][:_CANDIDATES].tolist():
+        behind = ours[length:]
+        begins = (ours[:length] == right[:length]).mean() >= _MOST
+        if begins and bad[length:].sum() >= _LOOK and (behind == right[: len(behind)]).mean() >= _MOST:
+            return int(length)
+    return 0
 
 
 @dataclass(frozen=True, slots=True)

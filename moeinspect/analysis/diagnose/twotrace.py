@@ -16,9 +16,9 @@ from moeinspect.analysis.diagnose.draft import (
     diagnose_accepted,
     diagnose_draft_layers,
 )
-from moeinspect.analysis.diagnose.fillers import diagnose_filler
+from moeinspect.analysis.diagnose.fillers import diagnose_filler, filler_rows
 from moeinspect.analysis.diagnose.graph import diagnose_padded_rows, diagnose_static_rows
-from moeinspect.analysis.diagnose.joins import diagnose_joined, diagnose_left_out
+from moeinspect.analysis.diagnose.joins import diagnose_joined, diagnose_left_out, joined_rows
 from moeinspect.analysis.diagnose.mismatch import Mismatch
 from moeinspect.analysis.diagnose.moved import diagnose_moved, diagnose_shifted_rows
 from moeinspect.analysis.diagnose.nextstep import diagnosis
@@ -38,6 +38,7 @@ from moeinspect.analysis.diagnose.places import (
 )
 from moeinspect.analysis.diagnose.ranks import diagnose_sliced, rank_reasons
 from moeinspect.analysis.diagnose.replay import diagnose_noop
+from moeinspect.analysis.diagnose.slices import diagnose_slices
 from moeinspect.analysis.diagnose.stepless import (
     diagnose_lagging_buffer,
     diagnose_last_rows,
@@ -59,12 +60,13 @@ _DETECTORS = (
     Detector(diagnose_permuted, layers_found("permuted-ids"), by_content=True),
     Detector(diagnose_aliased),
     Detector(diagnose_shifted_layers, layers_found("shifted-layers"), by_content=True),
-    Detector(diagnose_left_out),
+    Detector(diagnose_slices),
+    Detector(diagnose_left_out, weighs_chance=True),
     Detector(diagnose_overwritten, next_step, alone=True),
     Detector(diagnose_moved),
-    Detector(diagnose_noop),
-    Detector(diagnose_filler),
-    Detector(diagnose_joined),
+    Detector(diagnose_noop, weighs_chance=True),
+    Detector(diagnose_filler, filler_rows, by_content=True, weighs_chance=True),
+    Detector(diagnose_joined, joined_rows, by_content=True),
     Detector(diagnose_rerouted, retracted),
     Detector(diagnose_swapped, whole_requests, by_content=True),
     Detector(diagnose_sliced, verified_elsewhere),

@@ -56,3 +56,16 @@ def agreement_tail(histogram: NDArray[np.int64]) -> float:
     levels = [j for j in seen.tolist() if MIN_REACH <= reach[j] <= total / 100 or j == seen[-1]]
     carried = [reach[j] / total * ((reach[j + 1] + 1) / (reach[j] + 1)) ** (m - j) for j in levels]
     return min(1.0, float(max(carried)))
+
+
+def tail_log10(hits: int, trials: int, share: float) -> float:
+    """Bound on the chance that `hits` or more of `trials` independent ones hit, each at a chance of `share`.
+
+    Chernoff's: 0 where so many are expected.
+    """
+    if not hits or hits <= share * trials:
+        return 0.0
+    missed = trials - hits
+    found = hits * math.log(hits / (trials * share))
+    left = missed * math.log(missed / (trials * (1 - share))) if missed else 0.0
+    return max(FLOOR, -(found + left) / math.log(10))

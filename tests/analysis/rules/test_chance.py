@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 
-from moeinspect.analysis.rules.chance import agreement_tail, label_log10, log10, order_log10
+from moeinspect.analysis.rules.chance import agreement_tail, label_log10, log10, order_log10, tail_log10
 
 
 def test_label_chance_is_one_in_the_number_of_ordered_choices():
@@ -50,3 +50,11 @@ def test_the_tail_of_a_mixture_is_not_below_its_nearly_equal_share():
     unequal = np.bincount(agreement[agreement < 16], minlength=17)
     equal = (agreement == 16).mean()
     assert equal / 3 < agreement_tail(unequal) < 30 * equal
+
+
+def test_a_tail_is_bounded_from_above_and_close():
+    trials, share = 40, 0.1
+    exact = [math.comb(trials, k) * share**k * (1 - share) ** (trials - k) for k in range(trials + 1)]
+    for hits in range(trials + 1):
+        true = math.log10(sum(exact[hits:]))
+        assert true - 1e-9 <= tail_log10(hits, trials, share) <= min(0.0, true + 1.5) + 1e-9
