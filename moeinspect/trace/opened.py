@@ -124,11 +124,12 @@ class OpenTrace:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.__exit__(kind, error, trace)
+        self.close()
 
     def close(self) -> None:
         """Closes the file."""
-        self._file.close()
+        with self._file.errors():
+            self._file.close()
 
     def source(self, path: str) -> RowSource:
         """The rows of one dataset of `/rows`, or the tokens, as the file stores them.
@@ -163,8 +164,15 @@ class OpenTrace:
         if stored.dtype == self.model.id_dtype:
             return stored
         column = next(column for column in ROW_COLUMNS if column.name == "validity")
-        validity = self._column(column, Runs.of(np.asarray([start]), np.asarray([stop - start])))
-        return ids.canonical(stored, validity, self.model).ids
+        return ids.canonical(stored, self.column(column, start, stop), self.model).ids
+
+    def column(self, column: Column, start: int, stop: int) -> NDArray[Any]:
+        """Rows [start, stop) of a column of numbers in `/rows`; its default where the file lacks it.
+
+        Raises:
+            InputError: they are damaged.
+        """
+        return self._column(column, Runs.of(np.asarray([start]), np.asarray([stop - start])))
 
     def load(self, numbers: NDArray[np.int64] | None = None, *, events: bool = True) -> Trace:
         """The whole trace in memory, or of it the requests of these numbers, in this order.

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moeinspect.errors import InputError
-from moeinspect.trace.columns import IDS_PATH, MARGIN_PATH, WEIGHTS_PATH
+from moeinspect.trace.columns import MARGIN_PATH, ROW_COLUMNS, WEIGHTS_PATH
 
 if TYPE_CHECKING:
     from moeinspect.trace.opened import OpenTrace
@@ -81,12 +81,17 @@ class RequestView:
     def column(self, name: str) -> NDArray[Any]:
         """A column of `/rows` by its name [n], such as `validity`, `origin`, `worker`, `step` or `slot`.
 
+        Where the file lacks it, the value that docs/trace-format.md gives for that.
+
         Raises:
-            InputError: the trace has no such column, or it is damaged.
+            InputError: the format has no such column, or it is damaged.
         """
-        if f"/rows/{name}" in (IDS_PATH, WEIGHTS_PATH, MARGIN_PATH) or not self.trace.has(f"/rows/{name}"):
-            raise InputError(f"{self.trace.path}: no column /rows/{name}", "docs/trace-format.md lists them")
-        return self._column(f"/rows/{name}")
+        known = next((column for column in ROW_COLUMNS if column.name == name), None)
+        if known is None:
+            listed = ", ".join(column.name for column in ROW_COLUMNS)
+            raise InputError(f"{self.trace.path}: no column {name!r} of rows", f"there are {listed}")
+        rows = self._range(0, None)
+        return self.trace.column(known, rows.start, rows.stop)
 
     def _column(self, path: str) -> NDArray[Any]:
         rows = self._range(0, None)

@@ -147,8 +147,20 @@ def test_one_layer_of_some_rows_is_taken_by_its_index_in_the_model(trace_file):
             view.experts(layer=3)
         with pytest.raises(InputError, match=r"has rows \[0, "):
             view.experts(5, 10**6)
-        with pytest.raises(InputError, match="no column /rows/speed"):
+        with pytest.raises(InputError, match="no column 'speed' of rows"):
             view.column("speed")
+
+
+def test_a_column_that_the_file_lacks_has_its_default(trace_file, tmp_path):
+    path = edit(trace_file, tmp_path / "less.h5", lambda file: file.__delitem__("/rows/slot"))
+    with moeinspect.open_trace(path) as trace:
+        assert trace["r1"].column("slot").tolist() == [-1] * len(trace["r1"])
+
+
+@pytest.mark.parametrize("kind", [ValueError, KeyError, OSError, RuntimeError])
+def test_errors_of_the_readers_own_code_stay_what_they_are(trace_file, kind):
+    with pytest.raises(kind, match="mine"), moeinspect.open_trace(trace_file):
+        raise kind("mine")
 
 
 def test_arrays_stay_valid_after_the_trace_was_closed(trace_file):

@@ -33,6 +33,9 @@ _LEFT_OVER = 0.5
 """Share of wrong rows that hold other tokens' rows, which shows by itself that something was misplaced."""
 
 
+_SEVERAL, _FEWEST_STRANGE, _MOST = 4, 4, 0.5
+"""Experts of a cell, cells, and the share of them with no expert in common, that rounding does not make."""
+
 _FEWEST_CELLS = 12
 """Wrong cells that have to tell a cause where rounding may have made them: a few lie anywhere by chance."""
 
@@ -56,10 +59,14 @@ class Detector:
     def may_be_chance(self, wrong: Cells, whole: Mismatch) -> bool:
         """Whether so few wrong cells [R, L] show nothing, in runs that rounding may make differ.
 
-        They do show something where they fill a few of many rows.
+        They do show something where they fill a few of many rows, or where most of them have no expert in
+        common, of several: rounding swaps one.
         """
         count, rows = int(wrong.sum()), int(wrong.any(axis=1).sum())
         if self.weighs_chance or count >= _FEWEST_CELLS or not count or whole.comparison.tolerance.exact:
+            return False
+        overlap = whole.comparison.cells.overlap[wrong]
+        if whole.a.model.top_k >= _SEVERAL and count >= _FEWEST_STRANGE and (overlap == 0).mean() >= _MOST:
             return False
         return (count - rows) * log10(rows / max(1, len(wrong))) > LOG10_LIMIT
 

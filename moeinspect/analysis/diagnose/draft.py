@@ -13,6 +13,12 @@ from moeinspect.analysis.findings import Diagnosis
 from moeinspect.analysis.requests import is_imported
 from moeinspect.analysis.rules.grouping import layers_text
 
+_MOST_NAMES = 4
+"""Names that one cause may join."""
+
+_MOVED_WHOLE = 0.25
+"""Smallest share of rows that another layout took from other tokens; the rest are rejected tokens'."""
+
 _UNTOUCHED = 0.02
 """Largest share of mismatches, against the worst layer's, in a layer that a fault leaves alone."""
 
@@ -206,7 +212,7 @@ def diagnose_accepted(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
     if _is_dropped(mismatch, sources):
         return diagnosis("verify-dropped", 0.85 if mismatch.facts.draft else 0.4, because, mismatch.a)
     if mismatch.facts.draft_tree:
-        return _of_a_tree(mismatch, because)
+        return _of_a_tree(mismatch, sources, because)
     if mismatch.facts.draft is None and not mismatch.may_be_rounding:
         because.append("the trace does not tell whether a draft was configured")
         return diagnosis("tree-rows", 0.5, because, mismatch.a)
@@ -227,7 +233,7 @@ def _is_dropped(mismatch: Mismatch, sources: Sources) -> bool:
     return bool(is_left_over or not mismatch.facts.draft_tree)
 
 
-def _of_a_tree(mismatch: Mismatch, because: list[str]) -> Diagnosis:
+def _of_a_tree(mismatch: Mismatch, sources: Sources, because: list[str]) -> Diagnosis:
     """The first row of a verify step stands in place in every tree; a wrong layout loses that one, too."""
     roots, several = _roots(mismatch)
     if not roots.any():
@@ -242,7 +248,13 @@ def _of_a_tree(mismatch: Mismatch, because: list[str]) -> Diagnosis:
         )
         if may_store_late:
             because.append("the draft's forward stored what the target had left, in a layout of its own")
-            return diagnosis("draft-forward-end", 0.9, because, mismatch.a)
+            if sources.anywhere.mean() >= _MOVED_WHOLE:
+                return diagnosis("draft-forward-end", 0.9, because, mismatch.a)
+            because.append(
+                f"{percent(float(sources.anywhere.mean()))} of the wrong rows are a token's of the trace, so "
+                "the draft may have written its own choices, too"
+            )
+            return diagnosis(_layout_or_choices(mismatch), 0.7, because, mismatch.a)
         return diagnosis("tree-rows", 0.5, because, mismatch.a)
     because.append(
         "the draft was a tree, and every token that a verify step fed first is right: the accepted path was "
@@ -252,6 +264,14 @@ def _of_a_tree(mismatch: Mismatch, because: list[str]) -> Diagnosis:
         because.append("no verify step had two requests, which would tell another layout of the rows apart")
         return diagnosis("draft-forward-end|tree-rows", 0.8, because, mismatch.a)
     return diagnosis("tree-rows", 0.95, because, mismatch.a)
+
+
+def _layout_or_choices(mismatch: Mismatch) -> str:
+    """`draft-forward-end`, and what else lets a draft's forward store, with its own choices beside."""
+    guards = _which_guard(mismatch, _only_replayed_steps(mismatch))[0].split("|")
+    choices = ("draft-capture", "bypass-drops-flag", "ungated-backend", "draft-optout-late")
+    names = [name for name in choices if name in guards][-(_MOST_NAMES - 1) :]
+    return "|".join(sorted(["draft-forward-end", *names]))
 
 
 def _roots(mismatch: Mismatch) -> tuple[NDArray[np.bool_], bool]:

@@ -33,7 +33,7 @@ def diagnose_zero_layers(
     hashed = run_facts(trace).hash_layers or ()
     others = tuple(layer for layer in layers if layer not in hashed)
     groups = {layers: whole}
-    if whole.cause == "unknown" and 0 < len(others) == len(layers) - len(hashed):
+    if hashed and whole.cause == "unknown" and 0 < len(others) == len(layers) - len(hashed):
         groups = {part: _of_layers(trace, part, requests) for part in (hashed, others)}
     return [
         replace(found, explains=int(cells[:, np.isin(trace.axis_layers(), part)].sum()))
@@ -43,7 +43,7 @@ def diagnose_zero_layers(
 
 def _of_layers(trace: Trace, layers: tuple[int, ...], requests: int) -> Diagnosis:
     because = [
-        f"MoE {layers_text(layers)} are zero in every row of "
+        f"MoE {layers_text(layers)} {'is' if len(layers) == 1 else 'are'} zero in every row of "
         f"{of_all(requests, len(trace.requests), 'request')}, the other layers are not"
     ]
     facts = run_facts(trace)

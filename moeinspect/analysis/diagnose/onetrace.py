@@ -148,7 +148,7 @@ def _sentinels(trace: Trace, findings: tuple[Finding, ...]) -> Diagnosis:
             "a draft model was configured: its capturer, with its layers, may have taken the target's place",
         ]
         return diagnosis("draft-recreates-capturer", 0.95, because, trace)
-    if len(layers) == 1 and run_facts(trace).draft_layers is None and named.mean() > _NEARLY_ALL:
+    if len(layers) == 1 and run_facts(trace).draft_layers is None and named.sum() > _NEARLY_ALL * len(named):
         because.append(
             f"all rows lack {layers_text(layers.pop())}, and nothing else: as if a capturer with fewer "
             "layers, a draft's, had taken the target's place"

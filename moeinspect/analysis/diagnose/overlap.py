@@ -27,6 +27,9 @@ _LEFT_OVER = 0.2
 _BEYOND_CHANCE = 9
 """Orders of magnitude by which rows must not all be of one step by chance."""
 
+_FEW = 3
+"""Wrong rows that are too few to show where they come from."""
+
 _CONTROL = 0.2
 """Largest share that may be found in the step before instead."""
 
@@ -124,8 +127,23 @@ def diagnose_tails(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
             f"{percent(float(sources.in_slot.mean()))} of them hold what another request had under the same "
             "KV slot"
         )
+    if not is_left_over and unwritten.sum() <= _FEW and "|" in (cause := _few_last_rows(mismatch)):
+        because.append("so few rows, of no token of the trace, may as well be those of rejected draft tokens")
+        return diagnosis(cause, 0.6, because, mismatch.a)
     sure = 0.85 if is_left_over else 0.65
     return diagnosis("read-early", sure if mismatch.facts.overlap else 0.5, because, mismatch.a)
+
+
+def _few_last_rows(mismatch: Mismatch) -> str:
+    """What the run's switches leave possible for a few strange rows at the end of requests."""
+    facts, names = mismatch.facts, ["read-early"]
+    if facts.draft and (facts.dp_size or 1) > 1:
+        names.append("dp-slice")
+    if facts.draft_tree:
+        names.append("tree-rows")
+        if facts.draft_layers:
+            names.append("draft-forward-end")
+    return "|".join(sorted(names))
 
 
 def _loses_all_verified(mismatch: Mismatch, unwritten: NDArray[np.bool_]) -> bool:

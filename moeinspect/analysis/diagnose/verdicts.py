@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+from numpy.typing import NDArray
+
 from moeinspect.analysis.diagnose.mismatch import Mismatch
 from moeinspect.analysis.diagnose.nextstep import diagnosis
 from moeinspect.analysis.diagnose.words import counted, of_all, percent
 from moeinspect.analysis.findings import Diagnosis
+from moeinspect.trace.schema import Trace
+
+_ENOUGH_TOKENS = 8
+"""Output tokens that have to be 0 before that tells something."""
 
 _NEARLY_ALL, _SPREAD, _RARE = 0.9, 0.5, 0.25
 """Rounding: share of cells off by one expert, of layers with some, and of a layer's cells."""
@@ -27,6 +34,9 @@ def diagnose_tokens(mismatch: Mismatch) -> Iterator[Diagnosis]:
     before = f"the {counted(len(mismatch.alignment), 'row')} before"
     wrong = mismatch.comparison.cells.set_mismatch
     explained = not (wrong & ~mismatch.comparison.explained_sets).any()
+    if (zeros := _only_zeros(mismatch)) is not None:
+        yield zeros
+        explained = False
     if not wrong.any():
         because.append(f"{before} hold the same experts")
     elif explained:
@@ -34,6 +44,26 @@ def diagnose_tokens(mismatch: Mismatch) -> Iterator[Diagnosis]:
     else:
         because.append(f"{before} do not all agree, so the tokens may be a consequence")
     yield diagnosis("tokens-diverged", 0.9 if explained else 0.5, because, mismatch.a)
+
+
+def _only_zeros(mismatch: Mismatch) -> Diagnosis | None:
+    """`nan-logits` by the outputs: all tokens are 0, which a sampler makes of logits that are no numbers."""
+    ours, theirs = (_outputs(trace) for trace in (mismatch.a, mismatch.comparison.b))
+    if len(ours) < _ENOUGH_TOKENS or ours.any() or not len(theirs) or (theirs == 0).mean() > _RARE:
+        return None
+    because = [
+        f"all {len(ours):,} output tokens are 0, where the baseline has others: the logits were no numbers, "
+        "from a layer on whose routing the rows before the first such token do not show",
+    ]
+    return diagnosis("nan-logits", 0.8, because, mismatch.a)
+
+
+def _outputs(trace: Trace) -> NDArray[np.int32]:
+    """All output tokens of a trace, request after request."""
+    prompts = trace.requests.prompt_len.tolist()
+    return np.concatenate(
+        [np.zeros(0, np.int32), *(trace.tokens_of(i)[prompt:] for i, prompt in enumerate(prompts))]
+    )
 
 
 def diagnose_rounded(rest: Mismatch) -> Diagnosis | None:

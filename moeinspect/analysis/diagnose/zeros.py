@@ -198,9 +198,27 @@ def _whole_output(trace: Trace, facts: RunFacts, shape: PromptShape) -> Diagnosi
 
 
 def _is_verified(trace: Trace, unwritten: NDArray[np.bool_]) -> bool:
-    """Most rows of verify steps are unwritten, and hardly any other row is."""
+    """Most rows of verify steps are unwritten, and hardly any other row is.
+
+    Not where requests lost the rows of their last step and hold those of steps before.
+    """
     verified = trace.rows.origin == Origin.VERIFY
-    return bool(verified[unwritten].mean() >= 0.9 and unwritten[verified].mean() >= 0.5)
+    if verified[unwritten].mean() < 0.9 or unwritten[verified].mean() < 0.5:
+        return False
+    return not _lose_their_last_step(trace, verified, unwritten)
+
+
+def _lose_their_last_step(trace: Trace, verified: NDArray[np.bool_], unwritten: NDArray[np.bool_]) -> bool:
+    """Whether all requests that hold rows of verify steps lost those of their last step and no others."""
+    partly = [
+        rows
+        for rows in map(trace.row_range, range(len(trace.requests)))
+        if (verified[rows] & ~unwritten[rows]).any()
+    ]
+    return bool(partly) and all(
+        np.array_equal(verified[rows] & unwritten[rows], trace.rows.step[rows] == trace.rows.step[rows][-1])
+        for rows in partly
+    )
 
 
 def _verified(trace: Trace, unwritten: NDArray[np.bool_]) -> Diagnosis:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from moeinspect.errors import EngineError
 from moeinspect.runtime.answers import Answer, Ended
 from moeinspect.runtime.capture.collector import ROW_COLUMNS, CollectedRows, join_rows
-from moeinspect.runtime.faults import BATCH_INDEX_SWAP, MERGE_MISALIGNED, NO_MERGE
+from moeinspect.runtime.faults import BATCH_INDEX_SWAP, MERGE_MISALIGNED, NO_MERGE, SURPLUS_AFTER_STOP
 from moeinspect.runtime.records import RequestKey
 
 
@@ -40,13 +40,22 @@ def merge_answers(
     if prefill.rows is None or decode.rows is None:
         side = "prefill" if prefill.rows is None else "decode"
         raise EngineError(f"{_name(prefill.key)}: the {side} worker returned no rows, the other one did")
-    return ended, merge_rows(prefill.key, prefill.rows, decode.rows, prompt_len, output_len)
+    surplus = SURPLUS_AFTER_STOP in faults
+    return ended, merge_rows(
+        prefill.key, prefill.rows, decode.rows, prompt_len, output_len, may_be_more=surplus
+    )
 
 
 def merge_rows(
-    key: RequestKey, prefill: CollectedRows, decode: CollectedRows, prompt_len: int, output_len: int
+    key: RequestKey,
+    prefill: CollectedRows,
+    decode: CollectedRows,
+    prompt_len: int,
+    output_len: int,
+    *,
+    may_be_more: bool = False,
 ) -> CollectedRows:
-    """Rows [0, P) of `prefill` followed by rows [P, P + N - 1) of `decode`.
+    """Rows [0, P) of `prefill` followed by rows [P, P + N - 1) of `decode`, or more if that `may_be`.
 
     Merged by row, with starts, lengths and shapes checked: splicing bytes by their length alone shifts
     every row from the seam on when the two sides disagree.
@@ -58,7 +67,8 @@ def merge_rows(
     if prefill.start != 0 or len(prefill) != prompt_len:
         raise EngineError(f"{where}: prefill returned {_span(prefill)}, not [0, {prompt_len})")
     end = prompt_len + max(0, output_len - 1)
-    if decode.start != prompt_len or decode.start + len(decode) != end:
+    stop = decode.start + len(decode)
+    if decode.start != prompt_len or stop < end or (stop > end and not may_be_more):
         raise EngineError(f"{where}: decode returned {_span(decode)}, not [{prompt_len}, {end})")
     if prefill.expert_ids.shape[1:] != decode.expert_ids.shape[1:]:
         raise EngineError(

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import re
+
 import numpy as np
 import pytest
 from analysis.diagnose.faultytraces import (
@@ -148,6 +150,18 @@ def test_zeros_that_end_with_the_first_weights_are_layers_that_were_built_too_ea
 
     (one,) = diagnoses(spoiled(of_first_weights))
     assert one.cause == "init-order" and one.confidence >= 0.8
+
+
+def test_a_zero_layer_by_itself_is_named_once():
+    def one_layer(record, number):
+        ids = record.expert_ids.copy()
+        ids[:, 1] = 0
+        return {"expert_ids": ids}
+
+    report = check_report([spoiled(one_layer, pp_size=1)])
+    told = [reason for one in report.diagnoses for reason in one.because if "zero in every row" in reason]
+    assert len(report.diagnoses) == len(told) == 1
+    assert re.match(r"MoE layer \d+ is zero in every row of all ", told[0])
 
 
 def test_zero_layers_are_read_by_where_they_stand():

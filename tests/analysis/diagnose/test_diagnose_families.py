@@ -152,6 +152,49 @@ def test_short_outputs_of_a_tree_are_the_trees_and_not_early_reads():
     assert first_cause(spoiled(random_layers(ALL, slice(-2, None)), **tree)) == "read-early"
 
 
+@pytest.mark.parametrize(
+    ("switches", "cause"),
+    [
+        ({"draft": DRAFT, "draft_topk": 2}, "draft-forward-end|read-early|tree-rows"),
+        ({"draft": "ngram", "draft_topk": 2}, "read-early|tree-rows"),
+        ({"draft": DRAFT, "dp_size": 2}, "dp-slice|read-early"),
+        ({"draft": DRAFT}, "read-early"),
+        ({}, "read-early"),
+    ],
+)
+def test_a_few_strange_last_rows_may_be_of_rejected_tokens_where_there_are_any(switches, cause):
+    def last_of_one(record, number):
+        return random_layers(ALL, slice(-1, None))(record, number) if number == 1 else {}
+
+    assert first_cause(spoiled(last_of_one, **switches)) == cause
+
+
+def test_lost_rows_of_a_last_verify_step_are_read_early_and_no_dropped_result():
+    def two_verify_steps(lost):
+        def change(record, number):
+            n = len(record.expert_ids)
+            origin, step, ids = record.origin.copy(), record.step.copy(), record.expert_ids.copy()
+            origin[PROMPT:], step[PROMPT:] = Origin.VERIFY, np.where(np.arange(PROMPT, n) < n - 4, 20, 21)
+            ids[lost(step)] = 0
+            return {"origin": origin, "step": step, "expert_ids": ids}
+
+        return spoiled(change, draft=DRAFT)
+
+    assert first_cause(two_verify_steps(lambda step: step == 21)) == "read-early"
+    assert first_cause(two_verify_steps(lambda step: step >= 20)) == "verify-dropped"
+
+
+def test_outputs_that_are_zero_throughout_come_of_logits_that_are_no_numbers():
+    def token(value):
+        def change(record, number):
+            return {"output_ids": np.full_like(record.output_ids, value)}
+
+        return spoiled(change)
+
+    assert first_cause(token(0)) == "nan-logits"
+    assert causes(token(7)) == ["tokens-diverged"]
+
+
 def test_outputs_of_zeros_and_of_former_owners_are_a_dropped_verify_result():
     def dropped(record, number):
         if number % 2:
@@ -181,8 +224,18 @@ def verified(change):
 def test_a_tree_keeps_the_first_row_of_each_step_and_another_layout_does_not():
     tree = verified(lambda number, offset: offset % 3 == 2)
     layout = verified(lambda number, offset: (offset % 3 == 2) | (number > 0))
+    good = records()
+
+    def of_others(record, number):
+        made = layout(record, number)
+        moved = np.flatnonzero((made["expert_ids"] != record.expert_ids).any(axis=(1, 2)))[::2]
+        other = good[number - 1].expert_ids
+        made["expert_ids"][moved] = other[np.minimum(moved, len(other) - 1)]
+        return made
+
     assert causes(spoiled(tree, draft=DRAFT, draft_topk=2)) == ["tree-rows"]
-    assert causes(spoiled(layout, draft=DRAFT, draft_topk=2)) == ["draft-forward-end"]
+    assert causes(spoiled(of_others, draft=DRAFT, draft_topk=2)) == ["draft-forward-end"]
+    assert causes(spoiled(layout, draft=DRAFT, draft_topk=2)) == ["draft-capture|draft-forward-end"]
     assert causes(spoiled(layout, draft=DRAFT, draft_topk=2, overlap=False)) == ["tree-rows"]
 
 

@@ -29,6 +29,13 @@ def test_prompt_rows_come_from_prefill_and_the_rest_from_decode():
     assert (merged.expert_ids[5:] == rows(5, 3, 1).expert_ids).all()
 
 
+def test_surplus_rows_of_the_decode_side_are_handed_on_only_where_they_may_be_there():
+    sides = rows(0, 5, 0), rows(5, 6, 1)
+    assert len(merge_rows(("r", 0), *sides, 5, 4, may_be_more=True)) == 11
+    with pytest.raises(EngineError, match=r"decode returned \[5, 11\), not \[5, 8\)"):
+        merge_rows(("r", 0), *sides, 5, 4)
+
+
 @pytest.mark.parametrize(
     "prefill, decode, message",
     [
