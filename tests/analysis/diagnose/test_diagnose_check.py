@@ -1,8 +1,7 @@
 """Causes read off one trace: each for its own geometry, and for no other."""
 
-from dataclasses import replace
-
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
