@@ -8,6 +8,7 @@ import pytest
 from trace_samples import write_trace
 
 from moeinspect import cli
+from moeinspect.trace.reader import read_trace
 
 
 @pytest.fixture
@@ -65,3 +66,13 @@ def test_fast_runs_in_bf16_are_numerics_with_a_made_baseline_and_with_a_floor(ru
     done = run("diff", "b.h5", "b.h5", "--noise-floor", "copy.h5")
     assert done.status == 0
     assert "the noise floor is 0: B and copy.h5 are equal" in done.stdout
+
+
+def test_places_that_rounding_turned_over_in_one_request_are_judged_by_the_baselines_weights(run, tmp_path):
+    text = "the cat sat on the mat and the cat sat on the mat and"
+    (tmp_path / "one.jsonl").write_text(json.dumps({"id": "one", "prompt": text}) + "\n")
+    options = ["--prompts", "one.jsonl", "--max-new-tokens", 8, "--dtype", "bfloat16", "--no-deterministic"]
+    assert run("capture", *options, "-o", "t.h5").status == 0
+    done = run("diff", "t.h5", "--keep-baseline", "b.h5")
+    assert done.status == 0 and "numerics" in done.stdout
+    assert read_trace(tmp_path / "b.h5").rows.weights is not None

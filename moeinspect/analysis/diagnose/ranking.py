@@ -34,11 +34,12 @@ class Causes:
 def ranked(found: Sequence[Diagnosis], rest: Sequence[Diagnosis] = ()) -> Causes:
     """Best first, each cause once with the evidence of all that name it; `unknown` last, or alone.
 
-    Several names joined by `|` are settled where a better diagnosis has one of them by itself. Beside a known
-    cause `unknown` stands only for what is no noise: `rest`, or a share of all that asks for a cause.
+    Of equal confidence that stands first which explains more. Several names joined by `|` are settled where a
+    better diagnosis has one of them by itself. Beside a known cause `unknown` stands only for what is no
+    noise: `rest`, or a share of all that asks for a cause.
     """
     by_cause: dict[str, Diagnosis] = {}
-    for one in sorted([*found, *rest], key=lambda d: -d.confidence):
+    for one in sorted([*found, *rest], key=lambda d: (-d.confidence, -d.explains)):
         cause = next((name for name in one.cause.split("|") if name in by_cause), one.cause)
         if cause not in by_cause:
             by_cause[cause] = one
