@@ -102,8 +102,10 @@ REQUEST_COLUMNS = (
     _request("dp_rank", default=0, minimum=UNKNOWN),
 )
 
+VALIDITY = Column("/rows/validity", _U8, 4096)
+
 ROW_COLUMNS = (
-    Column("/rows/validity", _U8, 4096),
+    VALIDITY,
     Column("/rows/origin", _U8, 4096, default=Origin.IMPORTED, enum=Origin),
     Column(WORKER_PATH, _U16, 4096, default=0),
     Column("/rows/step", _I32, 4096, default=UNKNOWN, minimum=UNKNOWN),

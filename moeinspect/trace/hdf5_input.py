@@ -1,6 +1,6 @@
 """Opens an HDF5 file that anyone may have written, and takes nothing in it for granted.
 
-Every failure of h5py inside a `TraceFile` comes out as one `InputError` with the path.
+Every failure of h5py in a `TraceFile` comes out as one `InputError` with the path.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class DamagedTraceError(InputError):
 
 
 class TraceFile:
-    """An open file. Use as a context manager: errors of h5py inside it come out as `InputError`."""
+    """An open file, to be closed. Errors of h5py in its methods, and inside `errors`, are `InputError`s."""
 
     def __init__(self, path: str | os.PathLike[str], probe: bool = True) -> None:
         """Opens the file, also while another process writes it or after such a process was killed.
@@ -89,16 +89,12 @@ class TraceFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            self.close()
-        except _HDF5_ERRORS as failure:
-            error = error or failure
-        if isinstance(error, _HDF5_ERRORS):
-            raise self.damaged(reason(error)) from error
+        self.close()
 
     def close(self) -> None:
         """Closes the file. What was read from it stays."""
-        self._file.close()
+        with self.errors():
+            self._file.close()
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:

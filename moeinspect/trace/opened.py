@@ -28,6 +28,7 @@ from moeinspect.trace.columns import (
     ROW_COLUMNS,
     TOKENS,
     TOKENS_PATH,
+    VALIDITY,
     WEIGHTS_PATH,
     Column,
 )
@@ -88,16 +89,6 @@ class OpenTrace:
         """Rows of all requests together."""
         return self._table.num_rows
 
-    @property
-    def has_weights(self) -> bool:
-        """Whether the file holds routing weights."""
-        return WEIGHTS_PATH in self._sources
-
-    @property
-    def has_margin(self) -> bool:
-        """Whether the file holds margins."""
-        return MARGIN_PATH in self._sources
-
     def __len__(self) -> int:
         return len(self.requests)
 
@@ -128,8 +119,7 @@ class OpenTrace:
 
     def close(self) -> None:
         """Closes the file."""
-        with self._file.errors():
-            self._file.close()
+        self._file.close()
 
     def source(self, path: str) -> RowSource:
         """The rows of one dataset of `/rows`, or the tokens, as the file stores them.
@@ -163,8 +153,7 @@ class OpenTrace:
         stored = self._sources[IDS_PATH].read(start, stop)
         if stored.dtype == self.model.id_dtype:
             return stored
-        column = next(column for column in ROW_COLUMNS if column.name == "validity")
-        return ids.canonical(stored, self.column(column, start, stop), self.model).ids
+        return ids.canonical(stored, self.column(VALIDITY, start, stop), self.model).ids
 
     def column(self, column: Column, start: int, stop: int) -> NDArray[Any]:
         """Rows [start, stop) of a column of numbers in `/rows`; its default where the file lacks it.

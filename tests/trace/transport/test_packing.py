@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from analysis.tracefactory import make_facts, make_records, make_trace
 
+from moeinspect.trace.slicing import NOTHING, sliced_source
 from moeinspect.trace.transport import NoEffectError
-from moeinspect.trace.transport.packing import NOTHING, rows_packed, rows_sliced, sliced_source
+from moeinspect.trace.transport.packing import rows_packed, rows_sliced
 
 FACTS = make_facts(3, 16, 4)
 
