@@ -18,6 +18,13 @@ def exempt_in_either(a: ModelFacts, b: ModelFacts) -> NDArray[np.int64]:
     return np.union1d(a.capture_exempt_layers, b.capture_exempt_layers).astype(np.int64)
 
 
+def places_to_capture(trace: Trace) -> NDArray[np.int64]:
+    """Places on axis 1 of the ids of the MoE layers that have to be captured."""
+    layers, model = trace.axis_layers(), trace.model
+    wanted = np.isin(layers, model.moe_layers) & ~np.isin(layers, model.capture_exempt_layers)
+    return np.flatnonzero(wanted).astype(np.int64)
+
+
 def is_captured(ids: NDArray[Any], model: ModelFacts) -> NDArray[np.bool_]:
     """Which cells [...] of ids [..., K] hold a choice: not "no id" alone, and with K > 1 not zeros alone."""
     stored_max = int(np.iinfo(ids.dtype).max)

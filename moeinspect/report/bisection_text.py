@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -14,6 +13,7 @@ from moeinspect.analysis.bisect.bisection import Bisection, SmallestSet, cells_d
 from moeinspect.analysis.findings import Report
 from moeinspect.printable import printable
 from moeinspect.report.bisection import switch_words, top_cause, verdict_line
+from moeinspect.report.drawing import drawn
 from moeinspect.report.guide import explain_command
 from moeinspect.report.text import STYLES
 from moeinspect.report.words import input_line
@@ -21,24 +21,7 @@ from moeinspect.report.words import input_line
 
 def render_text(bisection: Bisection, *, color: bool, width: int) -> str:
     """Input, runs, smallest set, and the verdict last."""
-    output = io.StringIO()
-    console = Console(
-        file=output,
-        width=max(width, 40),
-        force_terminal=color,
-        color_system="standard" if color else None,
-        no_color=not color,
-        legacy_windows=False,
-        markup=False,
-        highlight=False,
-        emoji=False,
-    )
-    for section in _sections(bisection):
-        console.print(section)
-        console.print()
-    style = STYLES["clean" if bisection.outcome == "clean" else "findings"]
-    console.print(Text(printable(verdict_line(bisection)), style))
-    return "\n".join(line.rstrip() for line in output.getvalue().split("\n"))
+    return drawn(_sections(bisection), color=color, width=width)
 
 
 def _sections(bisection: Bisection) -> Iterator[RenderableType]:
@@ -51,6 +34,8 @@ def _sections(bisection: Bisection) -> Iterator[RenderableType]:
         yield Padding(_smallest(bisection, one), (0, 0, 0, 2))
     for note in bisection.notes:
         yield Text(f"note: {printable(note)}", STYLES["note"])
+    style = STYLES["clean" if bisection.outcome == "clean" else "findings"]
+    yield Text(printable(verdict_line(bisection)), style)
 
 
 def _runs(bisection: Bisection) -> Table:

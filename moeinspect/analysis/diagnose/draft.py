@@ -6,15 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moeinspect.analysis.diagnose.mismatch import Mismatch
-from moeinspect.analysis.diagnose.nextstep import diagnosis
+from moeinspect.analysis.diagnose.nextstep import MOST_NAMES, diagnosis
 from moeinspect.analysis.diagnose.sources import Sources
 from moeinspect.analysis.diagnose.words import counted, percent
 from moeinspect.analysis.findings import Diagnosis
 from moeinspect.analysis.requests import is_imported
 from moeinspect.analysis.rules.grouping import layers_text
-
-_MOST_NAMES = 4
-"""Names that one cause may join."""
 
 _MOVED_WHOLE = 0.25
 """Smallest share of rows that another layout took from other tokens; the rest are rejected tokens'."""
@@ -270,7 +267,7 @@ def _layout_or_choices(mismatch: Mismatch) -> str:
     """`draft-forward-end`, and what else lets a draft's forward store, with its own choices beside."""
     guards = _which_guard(mismatch, _only_replayed_steps(mismatch))[0].split("|")
     choices = ("draft-capture", "bypass-drops-flag", "ungated-backend", "draft-optout-late")
-    names = [name for name in choices if name in guards][-(_MOST_NAMES - 1) :]
+    names = [name for name in choices if name in guards][-(MOST_NAMES - 1) :]
     return "|".join(sorted(["draft-forward-end", *names]))
 
 

@@ -10,6 +10,7 @@ from moeinspect.analysis.diagnose.nextstep import diagnosis
 from moeinspect.analysis.diagnose.provenance import row_requests
 from moeinspect.analysis.diagnose.sources import Sources
 from moeinspect.analysis.diagnose.words import counted
+from moeinspect.analysis.exempt import places_to_capture
 from moeinspect.analysis.findings import Diagnosis
 from moeinspect.analysis.rules.chance import LOG10_LIMIT, label_log10, log10, tail_log10
 from moeinspect.trace.schema import Trace, Validity
@@ -38,7 +39,7 @@ def filler_kinds(trace: Trace, rows: NDArray[np.int64]) -> dict[str, NDArray[np.
     `running` is any numbering that goes through the row: each layer after the one before, as the axis or
     the model counts layers, or all layers alike. Only `copied` looks at the row before.
     """
-    checked = _checked_places(trace)
+    checked = places_to_capture(trace)
     ids = trace.rows.expert_ids[rows][:, checked].astype(np.int64)
     E, K = trace.model.num_experts, ids.shape[2]
     slots, layers = np.arange(K), trace.axis_layers()[checked]
@@ -66,7 +67,7 @@ def filler_kinds(trace: Trace, rows: NDArray[np.int64]) -> dict[str, NDArray[np.
 
 def diagnose_filler(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
     """Wrong rows that are filler, or copies of a right row before them."""
-    bad = np.flatnonzero(_bad_rows(mismatch))
+    bad = np.flatnonzero(mismatch.rows_wrong_in(_BAD))
     if not len(bad):
         return None
     kinds = _kinds_of_wrong_rows(mismatch, bad)
@@ -83,7 +84,7 @@ def filler_rows(mismatch: Mismatch, sources: Sources) -> NDArray[np.bool_]:
     Rounding that gets most layers of a row wrong does so whatever the row holds, and no router prefers the
     numbers that experts have: so few right rows are filler, or a numbering is too long to be one by chance.
     """
-    is_bad, in_a = _bad_rows(mismatch), mismatch.alignment.a_row
+    is_bad, in_a = mismatch.rows_wrong_in(_BAD), mismatch.alignment.a_row
     bad = np.flatnonzero(is_bad)
     right = np.flatnonzero(~is_bad & mismatch.rows_in_question & ~mismatch.unrouted)
     if not len(bad):
@@ -109,7 +110,7 @@ def filler_rows(mismatch: Mismatch, sources: Sources) -> NDArray[np.bool_]:
 def _numbering_log10(trace: Trace) -> float:
     """Chance that one row of a healthy trace is a numbering: each layer's experts bear the wanted numbers."""
     E, K = trace.model.num_experts, trace.rows.expert_ids.shape[2]
-    layers = len(_checked_places(trace))
+    layers = len(places_to_capture(trace))
     return (layers - 1) * label_log10(E, K) + log10(3.0)  # a running one may begin anywhere, in three ways
 
 
@@ -119,11 +120,6 @@ def _other_token_before(trace: Trace, rows: NDArray[np.int64]) -> NDArray[np.boo
     at = requests.token_start[request] + requests.start_pos[request] + rows - requests.row_start[request]
     at = np.minimum(at, len(trace.tokens) - 1)
     return np.asarray(trace.tokens[at] != trace.tokens[np.maximum(0, at - 1)])
-
-
-def _bad_rows(mismatch: Mismatch) -> NDArray[np.bool_]:
-    compared = np.maximum(1, mismatch.comparison.cells.compared.sum(axis=1))
-    return np.asarray(mismatch.cells.sum(axis=1) >= _BAD * compared)
 
 
 def _kinds_of_wrong_rows(mismatch: Mismatch, bad: NDArray[np.int64]) -> dict[str, NDArray[np.bool_]]:
@@ -165,10 +161,3 @@ def _copies_of_right_rows(rows: NDArray[np.int64], copied: NDArray[np.bool_]) ->
     heads = np.maximum.accumulate(np.where(goes_on, -1, np.arange(len(rows))))
     follows_wrong = np.isin(rows - 1, rows)[heads]
     return np.asarray(copied & ~follows_wrong)
-
-
-def _checked_places(trace: Trace) -> NDArray[np.int64]:
-    """Places on axis 1 of the ids of the MoE layers that have to be captured."""
-    layers, model = trace.axis_layers(), trace.model
-    checked = np.isin(layers, model.moe_layers) & ~np.isin(layers, model.capture_exempt_layers)
-    return np.flatnonzero(checked).astype(np.int64)

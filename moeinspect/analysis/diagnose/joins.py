@@ -96,13 +96,13 @@ def joined_rows(mismatch: Mismatch, sources: Sources) -> NDArray[np.bool_]:
     for pair, length in _seams(mismatch)[1].items():
         own = alignment.rows_of_pair(pair)
         rows[own.start + length : own.stop] = True
-    enough = (rows & _bad_rows(mismatch)).sum() >= _FEWEST_ROWS
+    enough = (rows & mismatch.rows_wrong_in(_ALIKE)).sum() >= _FEWEST_ROWS
     return rows[:, None] if enough else np.zeros_like(rows)[:, None]
 
 
 def _seams(mismatch: Mismatch) -> tuple[int, dict[int, int]]:
     """Requests with wrong rows at their end, and behind how many rows which of them begin again."""
-    alignment, bad = mismatch.alignment, _bad_rows(mismatch)
+    alignment, bad = mismatch.alignment, mismatch.rows_wrong_in(_ALIKE)
     touched, seams = 0, {}
     for pair in np.unique(alignment.pair[bad]).tolist():
         own = alignment.rows_of_pair(pair)
@@ -181,8 +181,3 @@ def _begins_again(rows: NDArray[np.integer], at: int) -> bool:
     """Whether the rows from `at` on begin like the first ones."""
     look = min(_LOOK, at, len(rows) - at)
     return look > 0 and bool((rows[at : at + look] == rows[:look]).mean() >= _ALIKE)
-
-
-def _bad_rows(mismatch: Mismatch) -> NDArray[np.bool_]:
-    compared = np.maximum(1, mismatch.comparison.cells.compared.sum(axis=1))
-    return np.asarray(mismatch.cells.sum(axis=1) >= _ALIKE * compared)

@@ -130,6 +130,11 @@ class Mismatch:
         """Rows [R] with such a cell."""
         return np.asarray(self.cells.any(axis=1))
 
+    def rows_wrong_in(self, share: float) -> NDArray[np.bool_]:
+        """Rows [R] of whose compared cells at least this share is wrong; rounding seldom turns over many."""
+        compared = np.maximum(1, self.comparison.cells.compared.sum(axis=1))
+        return np.asarray(self.cells.sum(axis=1) >= share * compared)
+
     @cached_property
     def moved(self) -> MovedRows:
         """Whose rows those in question hold that have routing; others are neither moved nor in place."""

@@ -11,6 +11,9 @@ from moeinspect.analysis.findings import Diagnosis
 from moeinspect.analysis.requests import LOCAL
 from moeinspect.trace.schema import Trace
 
+MOST_NAMES = 4
+"""Names that one cause may join."""
+
 
 def diagnosis(
     cause: str,

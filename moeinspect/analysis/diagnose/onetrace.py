@@ -12,7 +12,7 @@ from moeinspect.analysis.diagnose.batch import diagnose_given_away
 from moeinspect.analysis.diagnose.facts import run_facts
 from moeinspect.analysis.diagnose.ids import diagnose_out_of_range, shared_column_of_sentinels
 from moeinspect.analysis.diagnose.joins import diagnose_surplus
-from moeinspect.analysis.diagnose.nextstep import diagnosis
+from moeinspect.analysis.diagnose.nextstep import MOST_NAMES, diagnosis
 from moeinspect.analysis.diagnose.provenance import (
     cached_rows,
     computed_nowhere,
@@ -33,8 +33,6 @@ _ABOUT_ROWS = {"missing-request", "missing-rows", "surplus-rows"}
 """Rules that count rows, not cells."""
 
 _NEARLY_ALL = 0.95
-_MOST_NAMES = 4
-"""Names that one cause may join."""
 
 
 def diagnose_trace(
@@ -103,7 +101,7 @@ def _stale_by_switches(trace: Trace, findings: tuple[Finding, ...], because: lis
     if facts.disagg is not False and all(f.region == "prompt" for f in findings):
         because.append("only prompt rows are stale: their KV may have come from another worker")
         causes.append("no-merge")
-    if len(causes) < _MOST_NAMES and (facts.disagg is not False or moved):
+    if len(causes) < MOST_NAMES and (facts.disagg is not False or moved):
         causes.append("stale-slot")
     if not causes:
         because.append("no switch of the run is known to cause this")

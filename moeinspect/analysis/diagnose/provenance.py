@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from moeinspect.analysis.diagnose.facts import knows_workers
+from moeinspect.analysis.exempt import places_to_capture
 from moeinspect.analysis.findings import Finding
 from moeinspect.analysis.workers import worker_name
 from moeinspect.trace.schema import Origin, Trace, Validity
@@ -145,12 +146,8 @@ def requests_of_findings(trace: Trace, findings: Sequence[Finding]) -> NDArray[n
 
 def zero_rows(trace: Trace) -> NDArray[np.bool_]:
     """Real rows [R] that hold nothing but zeros in every MoE layer that has to be captured."""
-    checked = [
-        place
-        for place, layer in enumerate(trace.axis_layers())
-        if int(layer) in trace.model.moe_layers and int(layer) not in trace.model.capture_exempt_layers
-    ]
-    if trace.rows.expert_ids.shape[2] < 2 or not checked:
+    checked = places_to_capture(trace)
+    if trace.rows.expert_ids.shape[2] < 2 or not len(checked):
         return np.zeros(len(trace.rows), dtype=bool)
     zero = ~trace.rows.expert_ids[:, checked].any(axis=(1, 2))
     return np.asarray(zero & (trace.rows.validity == Validity.REAL))

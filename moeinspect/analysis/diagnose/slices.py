@@ -14,6 +14,7 @@ from moeinspect.analysis.diagnose.nextstep import diagnosis
 from moeinspect.analysis.diagnose.sources import Sources
 from moeinspect.analysis.diagnose.words import counted, percent
 from moeinspect.analysis.findings import Diagnosis
+from moeinspect.trace.slicing import NOTHING, Order, sliced_source
 
 _RANKS = (*range(2, 17), 24, 32, 64)
 _WRONG = 0.5
@@ -27,9 +28,7 @@ _FEWEST_ROWS = 12
 _MOST_ROWS = 4096
 """Rows on which orders are tried."""
 
-_NOTHING = -1
-
-_WORDS = {
+_WORDS: dict[Order, str] = {
     "ranks": "pieces of a zigzag stand rank after rank",
     "unzigzagged": "pieces that were cut straight were joined as a zigzag is",
     "swapped": "both pieces of each rank's zigzag changed places",
@@ -94,7 +93,7 @@ def _sample(mismatch: Mismatch) -> _Sample | None:
     return _Sample(ours, right, wrong, sizes)
 
 
-def _fitting(sample: _Sample) -> Iterator[tuple[float, str, int, int]]:
+def _fitting(sample: _Sample) -> Iterator[tuple[float, Order, int, int]]:
     """Share of cells, order, ranks and rows asked, of all that fit."""
     starts = np.concatenate([[0], np.cumsum(sample.sizes)[:-1]])
     own = np.arange(len(sample.bad))
@@ -102,14 +101,14 @@ def _fitting(sample: _Sample) -> Iterator[tuple[float, str, int, int]]:
         for ranks in _RANKS:
             if order == "multiple" and ranks == 2:
                 continue  # a shift from the middle on, which the end of the prompt may be
-            source = [_source(size, ranks, order) for size in sample.sizes]
+            source = [sliced_source(size, ranks, order) for size in sample.sizes]
             place = np.concatenate(
                 [
-                    np.where(one == _NOTHING, _NOTHING, one + start)
+                    np.where(one == NOTHING, NOTHING, one + start)
                     for one, start in zip(source, starts, strict=True)
                 ]
             )
-            known = np.flatnonzero(place != _NOTHING)
+            known = np.flatnonzero(place != NOTHING)
             differ = (sample.right[place[known]] != sample.right[own[known]]).mean(axis=1) >= _WRONG
             asked = known[differ]
             if len(asked) < _FEWEST_ROWS:
@@ -117,32 +116,6 @@ def _fitting(sample: _Sample) -> Iterator[tuple[float, str, int, int]]:
             share = float((sample.ours[asked] == sample.right[place[asked]]).mean())
             said = np.zeros(len(own), dtype=bool)
             said[asked] = True
-            said |= place == _NOTHING
+            said |= place == NOTHING
             if share >= _FITS and said[sample.bad].mean() >= _EXPLAINED:
                 yield share, order, ranks, len(asked)
-
-
-def _source(num_rows: int, ranks: int, order: str) -> NDArray[np.int64]:
-    """Which row [num_rows] stands at each place if a request was cut for ranks; `_NOTHING`: padding.
-
-    A rank has two pieces of a zigzag, the r-th from either end, so that all have as much attention to do.
-    """
-    size = -(-num_rows // (2 * ranks))
-    place = np.arange(2 * ranks * size)
-    pieces = place.reshape(2 * ranks, size)
-    zigzag = np.stack([np.arange(ranks), 2 * ranks - 1 - np.arange(ranks)], axis=1)
-    if order == "ranks":
-        place = pieces[zigzag.reshape(-1)].reshape(-1)
-    elif order == "unzigzagged":
-        place = pieces[np.argsort(zigzag.reshape(-1))].reshape(-1)
-    elif order == "swapped":
-        place = pieces[zigzag[:, ::-1].reshape(-1)].reshape(-1)
-    elif order == "striped":
-        place = place.reshape(2 * size, ranks).T.reshape(-1)
-    elif order == "unstriped":
-        place = place.reshape(ranks, 2 * size).T.reshape(-1)
-    elif order == "first-rank":
-        place = np.tile(place[: 2 * size], ranks)
-    else:
-        place = place + place // (2 * size)
-    return np.where(place < num_rows, place, _NOTHING)[:num_rows]

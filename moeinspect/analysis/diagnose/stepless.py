@@ -144,7 +144,6 @@ def diagnose_outputs(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
         return None
     if not len(sources):
         return None
-    requests, first = _outputs(mismatch)
     share = mismatch.share_of("output")
     because = [
         f"{percent(share)} of the output rows are wrong and no prompt row is",
@@ -153,20 +152,14 @@ def diagnose_outputs(mismatch: Mismatch, sources: Sources) -> Diagnosis | None:
     if facts.draft is None:
         because.append("the trace does not tell whether a draft was configured")
     for look in (_dp_slice, _verify_dropped, _draft_or_tree):
-        if (found := look(mismatch, sources, requests, first, because)) is not None:
+        if (found := look(mismatch, sources, because)) is not None:
             return found
     return None
 
 
-def _dp_slice(
-    mismatch: Mismatch,
-    sources: Sources,
-    requests: NDArray[np.float64],
-    first: NDArray[np.bool_],
-    because: list[str],
-) -> Diagnosis | None:
+def _dp_slice(mismatch: Mismatch, sources: Sources, because: list[str]) -> Diagnosis | None:
     """Requests of some ranks are right from end to end; others hold rows of these, and of rejected tokens."""
-    facts = mismatch.facts
+    facts, requests = mismatch.facts, _shares_of_outputs(mismatch)
     right, wrong = int((requests <= _UNTOUCHED).sum()), int((requests >= _MOST).sum())
     if facts.dp_size == 1 or right < 2 or wrong < 2 or sources.elsewhere.mean() < _FEW:
         return None
@@ -182,13 +175,7 @@ def _dp_slice(
     return diagnosis("dp-slice", 0.85 if several else 0.6, because + reasons, mismatch.a)
 
 
-def _verify_dropped(
-    mismatch: Mismatch,
-    sources: Sources,
-    requests: NDArray[np.float64],
-    first: NDArray[np.bool_],
-    because: list[str],
-) -> Diagnosis | None:
+def _verify_dropped(mismatch: Mismatch, sources: Sources, because: list[str]) -> Diagnosis | None:
     """Nothing was stored: every output row is zero, or the row of another token that had the slot before."""
     wrong, output = mismatch.rows | mismatch.unrouted, ~mismatch.alignment.is_prompt
     if wrong[output].mean() < _WHOLE or sources.anywhere.mean() < _WHOLE:
@@ -197,15 +184,10 @@ def _verify_dropped(
     return diagnosis("verify-dropped", 0.85 if mismatch.facts.draft else 0.6, [*because, reason], mismatch.a)
 
 
-def _draft_or_tree(
-    mismatch: Mismatch,
-    sources: Sources,
-    requests: NDArray[np.float64],
-    first: NDArray[np.bool_],
-    because: list[str],
-) -> Diagnosis | None:
+def _draft_or_tree(mismatch: Mismatch, sources: Sources, because: list[str]) -> Diagnosis | None:
     """The row after the prompt is the root of the first verify step's tree: never out of place."""
-    facts = mismatch.facts
+    facts, alignment = mismatch.facts, mismatch.alignment
+    first = ~alignment.is_prompt & (alignment.position == mismatch.of_request("prompt_len"))
     if facts.draft_tree is False or not first.any():
         return None
     may_store_late = facts.draft_layers is not False and facts.overlap is not False
@@ -234,14 +216,13 @@ def _draft_or_tree(
     return diagnosis("tree-rows", told, because + reasons, mismatch.a)
 
 
-def _outputs(mismatch: Mismatch) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Share of wrong output rows of each request that has some, and the first output row of each [R]."""
+def _shares_of_outputs(mismatch: Mismatch) -> NDArray[np.float64]:
+    """Share of wrong output rows of each request that has some."""
     alignment, wrong = mismatch.alignment, mismatch.rows | mismatch.unrouted
     output = ~alignment.is_prompt
-    first = output & (alignment.position == mismatch.of_request("prompt_len"))
     sizes = np.bincount(alignment.pair[output], minlength=len(alignment.pairing.pairs))
     lost = np.bincount(alignment.pair[output & wrong], minlength=len(sizes))
-    return lost[sizes >= _FEWEST] / sizes[sizes >= _FEWEST], first
+    return np.asarray(lost[sizes >= _FEWEST] / sizes[sizes >= _FEWEST])
 
 
 def _shared_rows(mismatch: Mismatch) -> NDArray[np.bool_]:

@@ -27,6 +27,7 @@ from moeinspect.analysis.diagnose.provenance import (
 )
 from moeinspect.analysis.diagnose.shards import diagnose_shards
 from moeinspect.analysis.diagnose.words import counted, of_all, percent
+from moeinspect.analysis.exempt import places_to_capture
 from moeinspect.analysis.findings import Diagnosis, Finding
 from moeinspect.analysis.requests import is_imported
 from moeinspect.trace.schema import Origin, Trace, Validity
@@ -82,9 +83,7 @@ def _parts(trace: Trace, whole: Diagnosis) -> Iterator[NDArray[np.bool_]]:
 
 def _of_rows(trace: Trace, zero: NDArray[np.bool_], unwritten: NDArray[np.bool_]) -> Diagnosis:
     found = _cause_of_rows(trace, zero, unwritten)
-    checked = np.isin(trace.axis_layers(), trace.model.moe_layers)
-    checked &= ~np.isin(trace.axis_layers(), trace.model.capture_exempt_layers)
-    return replace(found, explains=int(zero.sum() * checked.sum()))
+    return replace(found, explains=int(zero.sum()) * len(places_to_capture(trace)))
 
 
 def _cause_of_rows(trace: Trace, zero: NDArray[np.bool_], unwritten: NDArray[np.bool_]) -> Diagnosis:
